@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_rgb
@@ -75,3 +76,12 @@ def panels(
 def centred(axes: Axes, x: float, y: float, text: object, size: float, **style: Any) -> None:
     """Write a text around a point."""
     axes.text(x, y, str(text), fontsize=size, **{"ha": "center", "va": "center", **style})
+
+
+def legend_above(figure: Figure, panels: Sequence[Axes]) -> None:
+    """Put one legend for all panels above them."""
+    by_label: dict[str, Artist] = {}
+    for axes in panels:
+        by_label |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    style: dict[str, Any] = {"loc": "outside upper center", "ncols": min(len(by_label), 6), "frameon": False}
+    figure.legend(list(by_label.values()), list(by_label), **style)

@@ -10,7 +10,17 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from labkit.plots.style import INK, MARKERS, Curve, colour, curve_style, one_panel, panels, plain_numbers
+from labkit.plots.style import (
+    INK,
+    MARKERS,
+    Curve,
+    colour,
+    curve_style,
+    legend_above,
+    one_panel,
+    panels,
+    plain_numbers,
+)
 
 if TYPE_CHECKING:
     from labkit.train.steps import Step  # a notebook's kernel draws figures, but must not load MPI
@@ -23,13 +33,9 @@ def losses(local: Sequence[Sequence[float]], over_all: Sequence[float]) -> Figur
     """
     figure, axes = one_panel((6.4, 4), "Epoch", "Loss (mean over samples)")
     for rank, curve in enumerate(local):
-        style: dict[str, Any] = {
-            "color": colour(rank),
-            "marker": MARKERS[rank % len(MARKERS)],
-            "label": f"rank {rank}",
-        }
-        every = max(1, len(curve) // 10)
-        axes.plot(np.arange(1, len(curve) + 1), curve, markersize=4, markevery=every, **style)
+        every, mark = max(1, len(curve) // 10), MARKERS[rank % len(MARKERS)]
+        (line,) = axes.plot(np.arange(1, len(curve) + 1), curve, color=colour(rank), label=f"rank {rank}")
+        line.set(marker=mark, markersize=4, markevery=every)
     axes.plot(np.arange(1, len(over_all) + 1), over_all, color="black", linewidth=2.5, label="all ranks")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend()
@@ -59,11 +65,7 @@ def losses_by_step(panels: Mapping[str, Mapping[str, Curve]], x_label: str = "St
         axes.yaxis.set_major_locator(LogLocator(subs=ticks))
         plain_numbers(axes.yaxis)
     sides[0].set_ylabel("Loss (mean over samples)")
-    by_label: dict[str, Any] = {}
-    for axes in sides:
-        by_label |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    style: dict[str, Any] = {"loc": "outside upper center", "ncols": min(len(by_label), 6), "frameon": False}
-    figure.legend(list(by_label.values()), list(by_label), **style)
+    legend_above(figure, sides)
     return figure
 
 
