@@ -61,14 +61,10 @@ def one_machine(environment: Mapping[str, str] = os.environ, *, spawns: bool = F
     chosen a transport. With `spawns`, let programs start further processes (`Spawn`): Open MPI needs ports
     for that.
     """
-    if LINUX and SEVERAL_MACHINES.isdisjoint(environment):
-        own = {name for name in environment if name.startswith(TRANSPORT)}
-        return {
-            name: value
-            for name, value in ONE_MACHINE.items()
-            if not own and not (spawns and name.startswith("OMPI"))
-        }
-    return {}
+    has_chosen = any(name.startswith(TRANSPORT) for name in environment)
+    if not LINUX or has_chosen or not SEVERAL_MACHINES.isdisjoint(environment):
+        return {}
+    return {name: value for name, value in ONE_MACHINE.items() if not (spawns and name.startswith("OMPI"))}
 
 
 def settings() -> dict[str, str]:
@@ -77,11 +73,6 @@ def settings() -> dict[str, str]:
     BLAS and MPI read them once, while they load. Variables of an MPI library that is not in use do no harm.
     """
     return {name: os.environ.get(name, value) for name, value in {**ONE_THREAD, **OPEN_MPI}.items()}
-
-
-def apply() -> None:
-    """Set a rank's variables in this process and its future children. Call it before NumPy loads."""
-    os.environ.update(settings())
 
 
 def mpiexec() -> str:
@@ -119,13 +110,13 @@ def node_name(host: str) -> str:
 
 def started(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
     """Return the launcher that started this process and its number of ranks; `("", 1)` without a launcher."""
-    count, launcher = next(
-        ((environment[name], launcher) for name, launcher in COUNTS.items() if name in environment), ("1", "")
-    )
+    name = next((name for name in COUNTS if name in environment), None)
+    if name is None:
+        return "", 1
+    count, launcher = environment[name], COUNTS[name]
     if launcher == "srun" or (launcher == COUNTS["PMI_SIZE"] and "SLURM_MPI_TYPE" in environment):
         launcher = f"srun --mpi={environment.get('SLURM_MPI_TYPE') or 'none'}"
     if not re.fullmatch("[0-9]{1,9}", count) or not int(count):
-        name = next(name for name in COUNTS if name in environment)
         raise SettingError(f"the environment variable {name}={count} is not a valid number of ranks")
     return launcher, int(count)
 

@@ -306,7 +306,6 @@ class UnderWay:
     access: Access
     region: Region
     issue: Callable[[], None]
-    types: list[MPI.Datatype]  # freed when the access has been issued
     is_issued: bool = False
 
 
@@ -317,6 +316,14 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
     """
 
     comm: Any  # of strict mode
+    exchange: Exchange
+    units: Sequence[int]
+    sizes: Sequence[int]
+    under_way: list[UnderWay]
+    accesses: list[Access]
+    locks: dict[int, tuple[str, str]]  # kind, line; by rank, or -1 for all
+    in_fence = in_start = False
+    seen = b""
 
     def __new__(cls, win: RawWin | None = None) -> Any:
         return RawWin.__new__(RawWin, *(() if win is None else (win,)))
@@ -328,20 +335,12 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
             return getattr(RawWin, name)(**given)
         _join(comm, name)
         made: StrictWin = RawWin.__new__(cls, getattr(RawWin, name)(**given))
-        return made._opened(comm, given["disp_unit"])
-
-    def _opened(self, comm: Any, disp_unit: int) -> StrictWin:
-        self.comm, self.exchange = comm, comm._exchange
-        held = self.tomemory()
-        mine = disp_unit, 0 if held is None else held.nbytes
-        self.units, self.sizes = zip(*self.exchange.shadow.allgather(mine), strict=True)  # in bytes, by rank
-        _open.append(self)
-        self.under_way: list[UnderWay] = []
-        self.accesses: list[Access] = []
-        self.locks: dict[int, tuple[str, str]] = {}  # kind, line; by rank, or -1 for all
-        self.in_fence = self.in_start = False
-        self.seen = b""
-        return findings.track(self, "window")
+        made.comm, made.exchange = comm, comm._exchange
+        mine = given["disp_unit"], len(made._memory())
+        made.units, made.sizes = zip(*made.exchange.shadow.allgather(mine), strict=True)  # in bytes, by rank
+        made.under_way, made.accesses, made.locks = [], [], {}
+        _open.append(made)
+        return findings.track(made, "window")
 
     def _memory(self) -> bytes:
         memory = self.tomemory()
@@ -365,8 +364,9 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         self.accesses.append(access)
         region = Region(name, access.place, origin, is_written=name == "Get")
         spec, types = findings.with_own_types(spec)
+        region.types += types
         issue = functools.partial(getattr(RawWin, name), self, region.message, target, spec, *op)
-        self.under_way.append(UnderWay(access, region, issue, types))
+        self.under_way.append(UnderWay(access, region, issue))
 
     def _checked_parts(self, name: str, origin: Any, target: int, spec: Any) -> Parts:
         """Return the bytes of the target's window that an access touches; an error if it has fewer."""
@@ -400,7 +400,6 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
                 each.is_issued = True
                 each.region.check()
                 each.issue()
-                findings.free_types(each.types)
 
     def _release(self, target: int = -1) -> None:
         """End the use of the origins' memory by accesses to a rank, or to all ranks."""

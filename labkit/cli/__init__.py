@@ -6,6 +6,7 @@ the subcommand's name, and imports slow modules (NumPy, MPI) inside it.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -79,5 +80,5 @@ class _Lazy(click.Group):
 @click.version_option(__version__)
 def main() -> None:
     """Allreduce Lab: data-parallel training by hand, on real MPI ranks."""
-    launch.apply()  # before a subcommand imports NumPy or MPI
+    os.environ.update(launch.settings())  # before a subcommand imports NumPy or MPI
     sys.modules[UNUSED] = None  # type: ignore[assignment]  # so that its import fails
