@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -27,7 +26,7 @@ import mpi4py
 import numpy as np
 
 from mpiwatch import HANG_EXIT_CODE
-from mpiwatch.launch import settings
+from mpiwatch.launch import mpiexec, settings
 from tests.corpus import after_corrbench, collectives, messages, others
 from tests.corpus.program import CATEGORIES, Program
 
@@ -52,43 +51,35 @@ def corpus(after_mpi_corrbench: bool = False) -> dict[str, Program]:
 class Outcome:
     """Strict mode's verdict on a program: `how` is `findings`, `report`, `error`, `late` or empty."""
 
-    name: str
-    category: str
-    is_correct: bool
+    program: Program
     how: str
     said: list[str]
-    blind: str = ""
 
     @property
     def verdict(self) -> str:
         """Return TP, FN, TN or FP."""
-        if self.is_correct:
+        if self.program.is_correct:
             return "FP" if self.how else "TN"
         return "TP" if self.how and self.how != "late" else "FN"
 
+    def __str__(self) -> str:
+        """Return the verdict, the program's name and, unless that is known, what was said of it."""
+        said = [self.program.blind] if self.program.blind else [self.how, *self.said]
+        return "\n".join([f"{self.verdict} {self.program.name}: {said[0]}", *said[1:]])
 
-def run(
-    programs: Sequence[Program], jobs: int, deadline_s: float = DEADLINE_S, mode: str = "strict"
-) -> list[Outcome]:
-    """Run the programs in a mode (strict or plain), `jobs` at a time; return the outcome of each."""
+
+def run(programs: Sequence[Program], deadline_s: float = DEADLINE_S, mode: str = "strict") -> list[Outcome]:
+    """Run the programs in a mode (strict, plain or cells), two jobs at a time; return their outcomes."""
     batches: list[list[Program]] = []
     for ranks in sorted({program.ranks for program in programs}):
         same = [program for program in programs if program.ranks == ranks]
         batches += [same[i : i + PROGRAMS_PER_JOB] for i in range(0, len(same), PROGRAMS_PER_JOB)]
-    done = 0
-    lock = threading.Lock()
-
-    def run_batch(batch: list[Program]) -> list[Outcome]:
-        nonlocal done
-        outcomes = _run_batch(batch, deadline_s, mode)
-        with lock:
-            done += len(batch)
-            wrong = [each.name for each in outcomes if each.verdict in ("FN", "FP") and not each.blind]
-            print(f"{done} of {len(programs)} programs", *wrong, file=sys.stderr, flush=True)
-        return outcomes
-
-    with ThreadPoolExecutor(jobs) as pool:
-        return [outcome for outcomes in pool.map(run_batch, batches) for outcome in outcomes]
+    outcomes: list[Outcome] = []
+    with ThreadPoolExecutor(2) as pool:
+        for made in pool.map(lambda batch: _run_batch(batch, deadline_s, mode), batches):
+            outcomes += made
+            print(f"{len(outcomes)} of {len(programs)} programs", file=sys.stderr, flush=True)
+    return outcomes
 
 
 def _run_batch(batch: list[Program], deadline_s: float, mode: str) -> list[Outcome]:
@@ -107,21 +98,15 @@ def _run_job(batch: list[Program], first: int, folder: Path, deadline_s: float, 
     results = folder / "results"
     results.unlink(missing_ok=True)
     left = batch[first:]
-    words = ["mpiexec", "-n", str(left[0].ranks), sys.executable, str(HERE / "several.py"), str(results)]
+    words = [mpiexec(), "-n", str(left[0].ranks), sys.executable, str(HERE / "several.py"), str(results)]
     words += [str(deadline_s), mode, *(str(folder / f"{first + i}.py") for i in range(len(left)))]
-    environment = {
-        **os.environ,
-        **settings(),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(HERE.parents[1]),
-    }
     job = subprocess.Popen(
         words,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env=environment,
+        env={**os.environ, **settings(), "PYTHONPATH": str(HERE.parents[1])},
         start_new_session=True,
     )
     is_late = False
@@ -136,8 +121,7 @@ def _run_job(batch: list[Program], first: int, folder: Path, deadline_s: float, 
     if len(outcomes) < len(left):  # this program has ended the job
         how = "late" if is_late else "report" if job.returncode == HANG_EXIT_CODE else "error"
         said = [f"exit code {job.returncode}", *output.splitlines()[-12:]]
-        ended = left[len(outcomes)]
-        outcomes.append(Outcome(ended.name, ended.category, ended.is_correct, how, said, ended.blind))
+        outcomes.append(Outcome(left[len(outcomes)], how, said))
     return outcomes
 
 
@@ -147,23 +131,23 @@ def _outcome(program: Program, line: dict[str, Any]) -> Outcome:
     how = "error" if "error" in hows else "report" if hows else "findings" if line["findings"] else ""
     said = [text for each in ranks for text in each["said"].splitlines()]
     said += [f"{finding['category']}: {finding['text']}" for finding in line["findings"]]
-    return Outcome(program.name, program.category, program.is_correct, how, said, program.blind)
+    return Outcome(program, how, said)
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """Return the table in the form of the MPI Bugs Initiative, as Markdown."""
     lines = [
-        "| Category | Programs | TP | FN | TN | FP | Recall | Specificity | Precision | Accuracy |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| Category | Programs | TP | FN | TN | FP | Recall | Specificity |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    rows = [(name, [each for each in outcomes if each.category == name]) for name in CATEGORIES]
+    rows = [(name, [each for each in outcomes if each.program.category == name]) for name in CATEGORIES]
     for name, some in [*rows, ("all", list(outcomes))]:
         if not some:
             continue
         tp, fn, tn, fp = (
             sum(each.verdict == verdict for each in some) for verdict in ("TP", "FN", "TN", "FP")
         )
-        ratios = (_ratio(tp, tp + fn), _ratio(tn, tn + fp), _ratio(tp, tp + fp), _ratio(tp + tn, len(some)))
+        ratios = _ratio(tp, tp + fn), _ratio(tn, tn + fp)
         bold = "**" if name == "all" else ""
         cells = [f"{bold}{cell}{bold}" for cell in (name, len(some), tp, fn, tn, fp, *ratios)]
         lines.append(f"| {' | '.join(cells)} |")
@@ -178,8 +162,6 @@ def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description="Run the corpus in strict mode and print the table.")
     parser.add_argument("--only", default="", metavar="REGEX", help="programs whose names match")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th program")
-    parser.add_argument("--jobs", type=int, default=2, help="jobs at a time [2]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes to a file")
     parser.add_argument("--list", action="store_true", help="print the programs' names and end")
     parser.add_argument("--show", metavar="NAME", help="print a program and end")
@@ -187,7 +169,7 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="as labkit run does, without strict mode")
     options = parser.parse_args()
     chosen = corpus(options.after_corrbench)
-    programs = [each for each in chosen.values() if re.search(options.only, each.name)][:: options.every]
+    programs = [each for each in chosen.values() if re.search(options.only, each.name)]
     if options.show:
         print(chosen[options.show].source)
         return
@@ -196,19 +178,14 @@ def main() -> None:
             *(f"{each.name} ({each.category}{', correct' * each.is_correct})" for each in programs), sep="\n"
         )
         return
-    outcomes = run(programs, options.jobs, mode="plain" if options.plain else "strict")
+    outcomes = run(programs, mode="plain" if options.plain else "strict")
     if options.json:
-        options.json.write_text(
-            json.dumps([asdict(each) | {"verdict": each.verdict} for each in outcomes], indent=1)
-        )
+        rows = [asdict(each) | {"verdict": each.verdict} for each in outcomes]
+        options.json.write_text(json.dumps(rows, indent=1))
     print(table(outcomes))
-    for each in outcomes:
-        if each.verdict in ("FN", "FP"):
-            print(f"\n{each.verdict} {each.name}: {each.blind or each.how}")
-            if not each.blind:
-                print(*each.said, sep="\n")
+    print(*(f"\n{each}" for each in outcomes if each.verdict in ("FN", "FP")), sep="\n")
     print(
-        f"\n{len(outcomes)} programs, {sum(each.is_correct for each in outcomes)} of them correct. "
+        f"\n{len(outcomes)} programs, {sum(each.program.is_correct for each in outcomes)} of them correct. "
         f"Python {platform.python_version()}, mpi4py {mpi4py.__version__}, NumPy {np.__version__}."
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.corpus.program import CATEGORIES
+from tests.corpus.program import CATEGORIES, Program
 from tests.corpus.run_corpus import Outcome, corpus, run, table
 
 # Programs that finish, and what strict mode reports; empty for no report.
@@ -50,7 +50,7 @@ STOPPED = {
 
 def said_of(names: list[str]) -> dict[str, Outcome]:
     programs = corpus()
-    return {each.name: each for each in run([programs[name] for name in names], jobs=1)}
+    return {each.program.name: each for each in run([programs[name] for name in names])}
 
 
 def test_strict_mode_reports_a_few_errors_of_each_category_and_no_correct_program() -> None:
@@ -67,32 +67,26 @@ def test_a_race_of_two_senders_is_reported_and_a_loop_over_any_source_is_not() -
     assert said["race-loop-Send-Recv"].verdict == "TN"
 
 
-def test_the_corpus_is_large_and_a_third_of_it_is_correct() -> None:
-    programs = corpus().values()
-    correct = sum(program.is_correct for program in programs)
-    assert len(programs) >= 300 and correct >= len(programs) / 3
-    assert {program.category for program in programs if not program.is_correct} == set(CATEGORIES)
-    for program in programs:
-        compile(program.source, program.name, "exec")
-        assert "labkit" not in program.source
-
-
-def test_the_programs_after_mpi_corrbench_are_many_and_do_not_know_the_lab() -> None:
-    programs = corpus(after_mpi_corrbench=True).values()
-    assert len(programs) == 478 and sum(program.is_correct for program in programs) == 109
+@pytest.mark.parametrize(("after_mpi_corrbench", "number", "correct"), [(False, 591, 217), (True, 478, 109)])
+def test_the_corpus_is_as_large_as_its_page_says(
+    after_mpi_corrbench: bool, number: int, correct: int
+) -> None:
+    programs = corpus(after_mpi_corrbench).values()
+    assert (len(programs), sum(program.is_correct for program in programs)) == (number, correct)
     for program in programs:
         compile(program.source, program.name, "exec")
         assert "labkit" not in program.source
 
 
 def test_the_table_counts_verdicts() -> None:
-    outcomes = [
-        Outcome("a", CATEGORIES[0], False, "report", []),
-        Outcome("b", CATEGORIES[0], False, "", []),
-        Outcome("c", CATEGORIES[0], True, "", []),
-        Outcome("d", CATEGORIES[1], True, "findings", []),
-        Outcome("e", CATEGORIES[1], False, "late", []),
+    cases = [
+        (CATEGORIES[0], False, "report"),
+        (CATEGORIES[0], False, ""),
+        (CATEGORIES[0], True, ""),
+        (CATEGORIES[1], True, "findings"),
+        (CATEGORIES[1], False, "late"),
     ]
+    outcomes = [Outcome(Program("", category, right, ""), how, []) for category, right, how in cases]
     rows = table(outcomes).splitlines()
-    assert rows[2] == f"| {CATEGORIES[0]} | 3 | 1 | 1 | 1 | 0 | 0.500 | 1.000 | 1.000 | 0.667 |"
-    assert rows[4].replace("*", "") == "| all | 5 | 1 | 2 | 1 | 1 | 0.333 | 0.500 | 0.500 | 0.400 |"
+    assert rows[2] == f"| {CATEGORIES[0]} | 3 | 1 | 1 | 1 | 0 | 0.500 | 1.000 |"
+    assert rows[4].replace("*", "") == "| all | 5 | 1 | 2 | 1 | 1 | 0.333 | 0.500 |"
