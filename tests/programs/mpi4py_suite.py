@@ -1,23 +1,17 @@
 """mpi4py's own tests with MPI.COMM_WORLD and MPI.COMM_SELF replaced by communicators of the lab.
 
-mpiexec -n 3 python mpi4py_suite.py FOLDER-OF-TESTS [COMMUNICATOR …] [--modules MODULE …]
+mpiexec -n 3 python mpi4py_suite.py FOLDER-OF-TESTS COMMUNICATOR MODULE …
 
-Rank 0 prints a JSON row per communicator and module. A test counts as failed if it fails on any rank. With
-MPI4PY_SUITE_TRACE set, each rank writes the name of each test to standard error before it runs.
+Rank 0 prints a JSON row per module. A test counts as failed if it fails on any rank.
 """
 
 from __future__ import annotations
 
-import argparse
-import faulthandler
 import importlib
 import json
-import os
 import sys
-import time
 import traceback
 import unittest
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -30,12 +24,6 @@ from labkit.schedules import ALLREDUCE
 from mpiwatch.communicators import WatchedComm, watch
 
 WORLD, SELF = MPI.COMM_WORLD, MPI.COMM_SELF
-MODULES = (
-    *("test_p2p_buf", "test_p2p_obj", "test_p2p_buf_matched", "test_p2p_obj_matched"),
-    *("test_cco_buf", "test_cco_vec", "test_cco_obj", "test_cco_nb_buf", "test_cco_nb_vec"),
-    *("test_cco_pr_buf", "test_comm", "test_comm_topo", "test_msgzero", "test_request"),
-)
-
 DTYPES = "idF"  # an integer, a float, a complex number
 
 Wrap = Callable[[MPI.Intracomm], MPI.Intracomm]
@@ -68,21 +56,18 @@ COMMUNICATORS: dict[str, Wrap] = {
     "ring(counting(watched))": lambda comm: RingComm(CountingComm(watched(comm))),
 }
 
-# Tests that are not run: communicator, test (module.class.name), both as patterns of fnmatch, and the reason.
-PICKLE = "pickles COMM_WORLD by its name in mpi4py: a wrapper is another object of the same handle"
-REFUSED = "calls what EmulatedComm refuses because it cannot hold it back (NotImplementedError)"
-EXCEPTIONS: tuple[tuple[str, str, str], ...] = (
-    ("[!m]*", "test_comm.TestCommSelf.testPickle", PICKLE),
-    ("[!m]*", "test_comm.TestCommWorld.testPickle", PICKLE),
-    *(
-        ("*emulated*", name, REFUSED)  # after they have sent messages, which the next test would receive
-        for name in ("test_p2p_buf.*.testSendRecv", "test_p2p_buf.*.testPersistent", "test_p2p_*_matched.*")
-    ),
+# Tests that are not run: communicator and test (module.class.name), both as patterns of fnmatch.
+EXCEPTIONS = (
+    # They pickle COMM_WORLD by its name in mpi4py: a wrapper is another object of the same handle.
+    *(("[!m]*", f"test_comm.TestComm{name}.testPickle") for name in ("Self", "World")),
+    # EmulatedComm refuses them after they have sent messages, which the next test would receive.
+    *(("*emulated*", f"test_p2p_buf.*.test{name}") for name in ("SendRecv", "Persistent")),
+    ("*emulated*", "test_p2p_*_matched.*"),
 )
 
 
 class Result(unittest.TestResult):
-    """What became of each test: passed, skipped by mpi4py, or the traceback of its failure."""
+    """What became of each test: passed, not run, or the traceback of its failure."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,17 +76,15 @@ class Result(unittest.TestResult):
     def startTest(self, test: unittest.TestCase) -> None:
         super().startTest(test)
         self.ends[test.id()] = "passed"
-        if "MPI4PY_SUITE_TRACE" in os.environ:
-            sys.stderr.write(f"{time.perf_counter():.3f} rank {WORLD.rank}: {test.id()}\n")
 
     def addSkip(self, test: unittest.TestCase, reason: str) -> None:
         super().addSkip(test, reason)
-        self.ends[test.id()] = "skipped"
+        self.ends[test.id()] = "not run"
 
     def addError(self, test: unittest.TestCase, err: Any) -> None:
         super().addError(test, err)
         is_refusal = isinstance(err[1], NotImplementedError) and "on an emulated link" in str(err[1])
-        self.ends[test.id()] = REFUSED if is_refusal else "".join(traceback.format_exception(*err))
+        self.ends[test.id()] = "not run" if is_refusal else "".join(traceback.format_exception(*err))
 
     addFailure = addError
 
@@ -140,71 +123,28 @@ def cases(suite: unittest.TestSuite | unittest.TestCase) -> Iterator[unittest.Te
         yield suite
 
 
-def run(communicator: str, module: str, pattern: str) -> dict[str, Any]:
+def run(communicator: str, module: str) -> dict[str, Any]:
     """Run a module's tests on a communicator; return the row, the same on all ranks."""
-    excepted: Counter[str] = Counter()
-    chosen = unittest.TestSuite()
-    sys.modules.pop(module, None)  # each communicator has classes of its own
-    began = time.perf_counter()
+    chosen, result = unittest.TestSuite(), Result()
     with replaced(COMMUNICATORS[communicator]):
         adapt()
         for test in cases(unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(module))):
-            if not fnmatch(test.id(), f"*{pattern}*"):
-                continue
-            reasons = [
-                why
-                for who, what, why in EXCEPTIONS
-                if fnmatch(communicator, who) and fnmatch(test.id(), what)
-            ]
-            if reasons:
-                excepted[reasons[0]] += 1
-            else:
+            if not any(fnmatch(communicator, who) and fnmatch(test.id(), what) for who, what in EXCEPTIONS):
                 chosen.addTest(test)
-        result = Result()
         chosen.run(result)
-    ends = {test_id: "passed" for test_id in result.ends}
-    for rank, by_test in enumerate(WORLD.allgather(result.ends)):
-        for test_id, end in by_test.items():
-            if end in ("skipped", REFUSED) and ends[test_id] == "passed":
-                ends[test_id] = end
-            elif end not in ("passed", "skipped", REFUSED):
-                ends[test_id] = f"rank {rank}: {end}"
-    refused = sum(end == REFUSED for end in ends.values())
-    if refused:
-        excepted[REFUSED] += refused
-    failed = {test_id: end for test_id, end in ends.items() if end.startswith("rank ")}
-    passed = sum(end == "passed" for end in ends.values())
-    return {
-        "mpi": MPI.get_vendor()[0],
-        "p": WORLD.size,
-        "communicator": communicator,
-        "module": module,
-        "run": len(ends) - refused,
-        "passed": passed,
-        "skipped": sum(end == "skipped" for end in ends.values()),
-        "excepted": excepted,
-        "failed": failed,
-        "seconds": round(time.perf_counter() - began, 2),
-    }
+    by_rank, passed, failed = WORLD.allgather(result.ends), 0, {}
+    for test in result.ends:
+        ends = {rank: each.get(test, "not run") for rank, each in enumerate(by_rank)}
+        passed += set(ends.values()) == {"passed"}
+        if not set(ends.values()) <= {"passed", "not run"}:
+            failed[test] = ends
+    return {"communicator": communicator, "module": module, "passed": passed, "failed": failed}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder")
-    parser.add_argument("communicators", nargs="*")
-    parser.add_argument("--modules", nargs="*", default=MODULES)
-    parser.add_argument("--tests", default="*")
-    parser.add_argument("--limit", type=float, default=0)
-    options = parser.parse_args()
-    sys.path.insert(0, options.folder)
-    sys.argv[1:] = []
-    if options.limit:
-        faulthandler.dump_traceback_later(options.limit, exit=True)
-    for communicator in options.communicators or COMMUNICATORS:
-        for module in options.modules:
-            row = run(communicator, module, options.tests)
-            if WORLD.rank == 0:
-                print(json.dumps(row), flush=True)
-
-
-main()
+folder, name, *modules = sys.argv[1:]
+sys.path.insert(0, folder)
+sys.argv[1:] = []
+for module in modules:
+    row = run(name, module)
+    if WORLD.rank == 0:
+        print(json.dumps(row), flush=True)
