@@ -4,18 +4,14 @@ It is run by path, too:
 
     python processes.py GRACE [--remove FOLDER] STARTER COMMAND [ARGUMENT …]
 
-is a supervisor: it runs a command that ends when another process ends, together with everything the command
-has started. STARTER is the pid of the process that starts this program, and that the command ends with. GRACE
-is how many seconds the command has after SIGTERM to clean up; then SIGKILL ends all that is left of it.
-FOLDER is removed if STARTER has ended and cannot do it.
+is a supervisor: it runs a command until that or the process STARTER has ended, then ends everything that the
+command has started and removes what killed ranks leave behind. GRACE is how many seconds the command has
+after SIGTERM to clean up; then SIGKILL ends all that is left of it. FOLDER is removed if STARTER has ended,
+and so cannot do it.
 
-A cluster is a tree of about twenty processes (controller, mpiexec, ranks, their nannies). Jupyter ends a
-notebook's kernel with SIGKILL, which no handler can catch; without a supervisor the tree would live on, at
-full speed if it is in a deadlock. The supervisor starts COMMAND, waits until the command or the watched
-process has ended, ends the rest of the tree and removes what killed ranks leave behind. On Linux the kernel
-makes it reliable: orphans of the tree become children of this process (PR_SET_CHILD_SUBREAPER), and the
-command gets a signal if this process itself is killed (PR_SET_PDEATHSIG). Elsewhere `ps` has to show the
-tree.
+On Linux the kernel makes it reliable: orphans of the command become children of this process
+(PR_SET_CHILD_SUBREAPER), and the command gets a signal if this process itself is killed (PR_SET_PDEATHSIG).
+Elsewhere `ps` has to show the tree.
 
 Ranks that are killed cannot remove their shared-memory segments. All programs of a machine share /dev/shm and
 /tmp, and a file's name does not tell which program made it. So the files of a job are those that appear while
@@ -179,8 +175,7 @@ SWEEP = "--sweep"  # PID …: the program that sweeps when these processes have 
 def remove(paths: list[str]) -> None:
     """Remove files and folders that may be gone already."""
     for path in paths:
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)  # does nothing to a file or a link
         with contextlib.suppress(OSError):
             os.unlink(path)
 
@@ -257,10 +252,11 @@ def _creations(folder: str) -> int | None:
     """Return a file that becomes readable when a file is created in a folder; None if there are too many."""
     libc = ctypes.CDLL(None)
     file: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-    if file >= 0 and libc.inotify_add_watch(file, folder.encode(), IN_CREATE) < 0:
-        os.close(file)
+    if libc.inotify_add_watch(file, folder.encode(), IN_CREATE) < 0:
+        if file >= 0:
+            os.close(file)
         return None
-    return file if file >= 0 else None
+    return file
 
 
 def forgotten_segments(folder: str = SHM) -> list[str]:
@@ -280,9 +276,8 @@ def forgotten_flight_recorders() -> list[str]:
 def sweep(files: JobFiles, mpiexec: int) -> None:
     """Remove what a job's killed ranks left behind; `mpiexec` is the pid that their mpiexec had."""
     remove(files.left() + forgotten_flight_recorders())
-    for folder in {"/tmp", os.environ.get("TMPDIR", "/tmp")}:
-        if is_own(session := f"{folder}/ompi.{mpiexec}"):  # Open MPI's session folder
-            shutil.rmtree(session, ignore_errors=True)
+    sessions = [f"{folder}/ompi.{mpiexec}" for folder in {"/tmp", os.environ.get("TMPDIR", "/tmp")}]
+    remove([path for path in sessions if is_own(path)])  # Open MPI's
 
 
 def sweep_after(job: list[int]) -> None:
