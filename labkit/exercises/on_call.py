@@ -338,6 +338,11 @@ def table() -> str:
 Words = tuple[str, Collection[str]]  # an experiment, and the words that were read in it
 
 
+def words_of(experiment: str, findings: Iterable[Finding]) -> Words:
+    """Return the words of an experiment's findings."""
+    return experiment, {finding.word for finding in findings}
+
+
 @cache
 def _priors(faults: int) -> Mapping[tuple[str, ...], int]:
     """Return all causes, or pairs of causes that can be told, and how often they come."""
@@ -416,7 +421,7 @@ def diagnosed(experiment: Callable[[str], set[Finding]], faults: int = 1) -> tup
         read_now = experiment(name)
         found |= read_now
         left_s -= EXPERIMENTS[name].price_s
-        evidence.append((name, {finding.word for finding in read_now}))
+        evidence.append(words_of(name, read_now))
         left = explanations(faults, evidence)
     if len(left) != 1:
         return None
@@ -497,20 +502,15 @@ class Evidence:
         return EXPERIMENTS[self.experiment].read(self.rows)
 
     @property
-    def measured(self) -> Words:
-        return self.experiment, {each.word for each in self.findings}
-
-    @property
     def said(self) -> frozenset[Finding]:
         return read_words(self.reading, self.experiment, len(self.rows)) or frozenset()
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
     """Points for each part of a diagnosis, and a line on each experiment."""
 
     points: Mapping[str, int]
-    lines: tuple[str, ...] = ()
+    lines: tuple[str, ...]
 
     @property
     def total(self) -> int:
@@ -531,7 +531,7 @@ def judged(
     faults, causes, lines = len(truth), tuple(fault.cause for fault in truth), list[str]()
     wrong = len(set(given) - set(causes))
     ranks = len([cause for cause, rank in truth if cause in given and given[cause] == rank])
-    left = explanations(faults, [each.measured for each in evidence])
+    left = explanations(faults, [words_of(each.experiment, each.findings) for each in evidence])
     found = [finding for each in evidence for finding in each.findings]
     unnamed = len([cause for cause, rank in truth if rank_of(cause, found) != rank])
     parts = {
@@ -539,7 +539,7 @@ def judged(
         "rank": max(0, ranks - wrong) / faults,
     }
     parts["proof"] = parts["cause"] * left.get(causes, 0.0) / max(sum(left.values()), 1e-9) / 2**unnamed
-    said = [(each.experiment, {finding.word for finding in each.said}) for each in evidence]
+    said = [words_of(each.experiment, each.said) for each in evidence]
     right, distances = 0, list[float]()
     for k, each in enumerate(evidence):
         before, after = explanations(faults, said[:k]), explanations(faults, said[: k + 1])
@@ -763,7 +763,7 @@ def hand_in(entry: Mapping[str, Any], seed: int) -> dict[str, Any]:
         f"evidence {number} is not what the job of seed {seed} measures"
         for number, each in enumerate(evidence, 1)
         if len(each.rows) != p
-        or (fault.cause,) not in explanations(1, [each.measured])
+        or (fault.cause,) not in explanations(1, [words_of(each.experiment, each.findings)])
         or not {finding.rank for finding in each.findings} <= {fault.rank, None}
     ]
     more = {"lines": list(score.lines), "because": str(entry["because"]), "note": "; ".join(notes)}
@@ -786,8 +786,8 @@ def class_rows(files: Iterable[Path], seeds: Sequence[int]) -> list[dict[str, An
         except Exception as error:  # a file from a student may hold anything
             note = f"cannot be read: {type(error).__name__}"
         parts = {part: sum(each["points"][part] for each in incidents) / len(seeds) for part in POINTS}
-        more = {"note": note, "incidents": incidents}
-        found.append({"student": file.stem, "score": sum(parts.values()), **parts, **more})
+        row = {"student": file.stem, "score": sum(parts.values()), **parts, "note": note}
+        found.append({**row, "incidents": incidents})
     found.sort(key=lambda row: -row["score"])
     return [{"place": 1 + sum(each["score"] > row["score"] for each in found), **row} for row in found]
 

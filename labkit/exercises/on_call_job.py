@@ -10,6 +10,7 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import combinations
 from time import perf_counter, process_time, sleep, thread_time
@@ -82,13 +83,10 @@ class Job:
         self._straggler = Straggler([Bottleneck(self.rank, "slow-processor", factor)], self.rank)
         self.restart()
 
-    def __repr__(self) -> str:
-        return f"the job on rank {self.rank}: load, compute, average, update; step, run, restart"
-
     def _has(self, cause: str, rank: int | None = None) -> bool:
         """Tell whether a fault is on this rank, or on another. Not collective."""
-        ranks = (self.rank if rank is None else rank), None
-        return any(fault.cause == cause and fault.rank in ranks for fault in self._setting.faults)
+        on = self.rank if rank is None else rank
+        return bool({(cause, on), (cause, None)} & {*self._setting.faults})
 
     def _shard(self, rank: int) -> np.ndarray:
         """Return the samples that the plan gives to a rank. Shape: (STEPS · local batch,)."""
@@ -106,8 +104,8 @@ class Job:
         n = self.model.grads.size
         self.buckets = Buckets(bytes=32 << 10, first_bytes=8 << 10).plan(n)
         if self._has("last bucket"):
-            first = [bucket for bucket in self.buckets if bucket[0] > 0.7 * n]
-            self.buckets = [*first, (0, first[-1][0])]
+            self.buckets = [bucket for bucket in self.buckets if bucket[0] > 0.7 * n]
+            self.buckets.append((0, self.buckets[-1][0]))
         self.used = np.zeros_like(self.model.grads)  # the gradient of the last update
 
     def load(self, samples: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -206,7 +204,7 @@ class JobByHand:
         vars(self)["_job"] = job
 
     def __repr__(self) -> str:
-        return repr(self._job)
+        return f"the job on rank {self._job.rank}: load, compute, average, update; step, run, restart"
 
     def __getattr__(self, name: str) -> Any:
         _touched.update({name} & set(PARTS))
@@ -228,15 +226,13 @@ def more_threads(count: int) -> Iterator[None]:
         while not ended.is_set():
             np.matmul(block, block, out=out)
 
-    threads = [threading.Thread(target=multiply, daemon=True) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
+    with ThreadPoolExecutor(max(count, 1)) as pool:
+        for _ in range(count):
+            pool.submit(multiply)
+        try:
+            yield
+        finally:
+            ended.set()
 
 
 def noise_of(times: Sequence[float] | np.ndarray, typical: Callable[..., Any] = min) -> float:
@@ -248,14 +244,6 @@ def noise_of(times: Sequence[float] | np.ndarray, typical: Callable[..., Any] = 
     parts = (times[::2], times[1::2]), (times[:middle], times[middle:])
     pairs = [(typical(one), typical(other)) for one, other in parts]
     return float(max(max(pair) / min(pair) for pair in pairs))
-
-
-def fixed_s(block: np.ndarray) -> float:
-    """Return the processor time of a computation that is the same on all ranks. Not collective."""
-    began = thread_time()
-    for _ in range(10):
-        block = block @ block
-    return thread_time() - began
 
 
 def phases(job: Job) -> dict[str, Any]:
@@ -275,7 +263,10 @@ def phases(job: Job) -> dict[str, Any]:
             began = thread_time()
             job.compute(x, y)
             computing.append(thread_time() - began)
-            fixed.append(fixed_s(block))
+            began, product = thread_time(), block
+            for _ in range(10):
+                product = product @ product
+            fixed.append(thread_time() - began)
             sleep(PAUSE_S)
         ratios = np.array(computing) / fixed
         noises = [noise_of(np.maximum(reading, LEAST_MS / 1e3)), noise_of(ratios, np.median)]
@@ -330,27 +321,46 @@ def checksum(array: np.ndarray) -> str:
     return f"{zlib.crc32(array.tobytes()):08x}"
 
 
-def weights(job: Job) -> dict[str, Any]:
+def around_two_steps(job: Job, name: str) -> tuple[str, str]:
+    """Return the checksums of an array of the model before the first step and after the second."""
     job.restart()
-    start = checksum(job.model.params)
+    before = checksum(getattr(job.model, name))
     for _ in range(2):
         job.step()
+    return before, checksum(getattr(job.model, name))
+
+
+def weights(job: Job) -> dict[str, Any]:
+    start, after = around_two_steps(job, "params")
     of_seed = checksum(model_of(job._setting, job._setting.seed).params)
-    return {"of the seed": of_seed, "start": start, "after 2 steps": checksum(job.model.params)}
+    return {"of the seed": of_seed, "start": start, "after 2 steps": after}
+
+
+def buffers(job: Job) -> dict[str, Any]:
+    before, after = around_two_steps(job, "buffers")
+    return {"before": before, "after 2 steps": after}
+
+
+def backward_passes(job: Job) -> Iterator[None]:
+    """Compute the gradients of all batches, one after the other, without a step."""
+    job.restart()
+    for job.number in range(STEPS):
+        job.compute(*job.load())
+        yield
+    job.restart()
 
 
 def gradients(job: Job) -> dict[str, Any]:
-    job.restart()
-    norms = []
-    for job.number in range(STEPS):
-        job.compute(*job.load())
-        norms.append(float(np.linalg.norm(job.model.grads)))
-    job.restart()
-    return {
-        "first norm": norms[0],
-        "last norm": norms[-1],
-        "not finite": STEPS - int(np.isfinite(norms).sum()),
-    }
+    norms = [float(np.linalg.norm(job.model.grads)) for _ in backward_passes(job)]
+    finite = int(np.isfinite(norms).sum())
+    return {"first norm": norms[0], "last norm": norms[-1], "not finite": STEPS - finite}
+
+
+def buckets(job: Job) -> dict[str, Any]:
+    incomplete = sum(len(job.buckets) - len(job.complete()) for _ in backward_passes(job))
+    start, stop = job.buckets[-1]
+    percent = 100 * (stop - start) / job.model.grads.size
+    return {"buckets": len(job.buckets), "last bucket %": percent, "incomplete": incomplete}
 
 
 def mean(job: Job) -> dict[str, Any]:
@@ -375,30 +385,6 @@ def messages(job: Job) -> dict[str, Any]:
     return {"meant to send": text[0], "arrived": text[1]}
 
 
-def buckets(job: Job) -> dict[str, Any]:
-    job.restart()
-    incomplete = 0
-    for job.number in range(STEPS):
-        job.compute(*job.load())
-        incomplete += len(job.buckets) - len(job.complete())
-    job.restart()
-    start, stop = job.buckets[-1]
-    return {
-        "buckets": len(job.buckets),
-        "last bucket %": 100 * (stop - start) / job.model.grads.size,
-        "incomplete": incomplete,
-    }
-
-
-def buffers(job: Job) -> dict[str, Any]:
-    job.restart()
-    before = checksum(job.model.buffers)
-    for _ in range(2):
-        job.step()
-    after = checksum(job.model.buffers)
-    return {"before": before, "after 2 steps": after}
-
-
 def run(job: Job) -> dict[str, Any]:
     job.restart()
     began = perf_counter()
@@ -420,7 +406,7 @@ _touched = set[str]()  # of `PARTS`, by cells since the last `used`
 
 def start(comm: MPI.Intracomm, seed: int, faults: int) -> JobByHand:
     """Make the job of an incident, and return it for a notebook's own cells."""
-    _touched.clear()
+    used()
     return JobByHand(start_setting(comm, drawn(seed, comm.size, faults)))
 
 
