@@ -12,8 +12,8 @@ import builtins
 import re
 import symtable
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from io import BytesIO
 from itertools import groupby
@@ -43,9 +43,8 @@ class NotCarried(Exception):
     """A student's answer cannot become a part of the program; the text says why."""
 
 
-@dataclass(frozen=True)
-class Statement:
-    """A statement at the top level of a cell, or several on one line, with the comments above.
+class Statement(NamedTuple):
+    """A statement at the top level of a cell, with the comments above.
 
     It defines the names `binds` and changes what those in `changes` stand for. It needs the names `now` when
     it runs, and `later` when a function that it defines is called. `same` is equal for statements that differ
@@ -75,32 +74,26 @@ class Piece(NamedTuple):
 
 def statements(text: str) -> list[Statement]:
     """Return the statements of a cell in their order. Raise SyntaxError or ValueError if it is not Python."""
-    lines, found, end = text.splitlines(), [], 0
-    for group in _by_line(ast.parse(text).body):
-        first = min([group[0].lineno, *(each.lineno for each in getattr(group[0], "decorator_list", ()))]) - 1
+    lines, found, end, nodes = text.splitlines(), [], 0, ast.parse(text).body
+    uses = Counter(line for node in nodes for line in {node.lineno, node.end_lineno})
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            # One statement for each name: the program imports only what it uses.
+            found += [_statement(ast.unparse(each), each) for each in _single_imports(node)]
+            end = node.end_lineno or end
+            continue
+        first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))]) - 1
         while first > end and lines[first - 1].startswith("#") and not CELL_NUMBER.match(lines[first - 1]):
             first -= 1
-        end = group[-1].end_lineno or first
+        end = node.end_lineno or first
         while end < len(lines) and re.match(r"\s+#", lines[end]):  # a comment that ends a function
             end += 1
-        if isinstance(group[0], ast.Import | ast.ImportFrom) and len(group) == 1:
-            # One statement for each name: the program imports only what it uses.
-            found += [_statement(ast.unparse(node), [node]) for node in _single_imports(group[0])]
-        elif not _is_check(group):
-            found.append(_statement("\n".join(lines[first:end]), group))
+        shares_a_line = max(uses[node.lineno], uses[node.end_lineno]) > 1  # as in a = 1; b = 2
+        part = ast.unparse(node) if shares_a_line else "\n".join(lines[first:end])
+        value = getattr(node, "value", None)
+        if not (isinstance(value, ast.Call) and ast.unparse(value.func) == "check"):  # not f = check(f)
+            found.append(_statement(part, node))
     return found
-
-
-def _by_line(nodes: Sequence[ast.stmt]) -> Iterator[list[ast.stmt]]:
-    """Yield groups of statements, such as `a = 1; b = 2`, that share a line."""
-    group: list[ast.stmt] = []
-    for node in nodes:
-        if group and node.lineno > (group[-1].end_lineno or 0):
-            yield group
-            group = []
-        group.append(node)
-    if group:
-        yield group
 
 
 def _single_imports(node: ast.Import | ast.ImportFrom) -> list[ast.stmt]:
@@ -111,21 +104,18 @@ def _single_imports(node: ast.Import | ast.ImportFrom) -> list[ast.stmt]:
     return [ast.ImportFrom(node.module, [alias], node.level) for alias in node.names]
 
 
-def _is_check(group: Sequence[ast.stmt]) -> bool:
-    """Tell whether a line is `f = check(f)`."""
-    value = getattr(group[0], "value", None)
-    return isinstance(value, ast.Call) and ast.unparse(value.func) == "check"
-
-
-def _statement(text: str, nodes: Sequence[ast.stmt]) -> Statement:
+def _statement(text: str, node: ast.stmt) -> Statement:
     table = symtable.symtable(text, "<cell>", "exec")
     symbols = table.get_symbols()
     binds = frozenset(each.get_name() for each in symbols if each.is_assigned() or each.is_imported())
     now = frozenset(each.get_name() for each in symbols if each.is_referenced())
-    parts = [part for node in nodes if not isinstance(node, Definition) for part in ast.walk(node)]
+    parts = () if isinstance(node, Definition) else ast.walk(node)
     changes = frozenset(name for part in parts if (name := _changed(part))) - binds
-    same = "\n".join(_without_docstrings(node) for node in nodes)
-    return Statement(text, binds, changes, now, frozenset(_globals(table)), same, type(nodes[0]))
+    tree = ast.parse(ast.unparse(node))
+    for each in ast.walk(tree):
+        if isinstance(each, Definition | ast.AsyncFunctionDef) and ast.get_docstring(each) is not None:
+            each.body = each.body[1:] or [ast.Pass()]
+    return Statement(text, binds, changes, now, frozenset(_globals(table)), ast.dump(tree), type(node))
 
 
 def _changed(node: ast.AST) -> str:
@@ -148,14 +138,6 @@ def _globals(table: symtable.SymbolTable) -> set[str]:
     return found
 
 
-def _without_docstrings(node: ast.AST) -> str:
-    tree = ast.parse(ast.unparse(node))
-    for each in ast.walk(tree):
-        if isinstance(each, Definition | ast.AsyncFunctionDef) and ast.get_docstring(each) is not None:
-            each.body = each.body[1:] or [ast.Pass()]
-    return ast.dump(tree)
-
-
 def needed(exercise: Exercise, text: str, given: frozenset[str] = frozenset()) -> list[Statement]:
     """Return the statements of an answer, after the exercise's prelude, that its function needs.
 
@@ -165,14 +147,12 @@ def needed(exercise: Exercise, text: str, given: frozenset[str] = frozenset()) -
     if not text:
         raise NotCarried("the exercise has changed since you wrote it; check yours again")
     try:
-        # Of the lab, the program has functions of its own.
-        own = [
-            each
-            for each in statements(text)
-            if not (each.is_import and each.binds <= given and _modules(each.text) == {"labkit"})
-        ]
+        own = statements(text)
     except (SyntaxError, ValueError, RecursionError):
         raise NotCarried("the kept answer is damaged; check yours again") from None
+    # Of the lab, the program has functions of its own.
+    of_lab = [each for each in own if each.is_import and _modules(each.text) == {"labkit"}]
+    own = [each for each in own if each not in of_lab or not each.binds <= given]
     bound = frozenset().union(*(each.binds for each in own))
     everything = [each for each in statements(exercise.prelude) if not each.binds & bound] + own
     if exercise.name not in bound:
@@ -284,16 +264,15 @@ def assemble(found: Sequence[Piece]) -> str:
         return text
 
     text = MARK.sub(place, template)
-    text = IMPORTS.sub(lambda match: _import_lines(imports), text, count=1)
-    return text + SIGNED.format(sha256(text.encode()).hexdigest()[:8])
-
-
-def _import_lines(imports: set[str]) -> str:
-    """Return the lines for imports of one name each: the standard library's, then NumPy and mpi4py."""
-    blocks: list[list[str]] = [[], []]
+    blocks: list[list[str]] = [[], []]  # the standard library's, then NumPy and mpi4py
     for line in sorted(imports, key=lambda line: (line.startswith("from"), line)):
-        blocks[bool(_modules(line) & {"numpy", "mpi4py"})].append(line)
-    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+        blocks[bool(_modules(line) & {"numpy", "mpi4py"})].append(f"{line}\n")
+    return _signed(IMPORTS.sub(lambda match: "\n".join("".join(block) for block in blocks), text, count=1))
+
+
+def _signed(text: str) -> str:
+    """Return a program with the line that shows later whether the student has changed it."""
+    return text + SIGNED.format(sha256(text.encode()).hexdigest()[:8])
 
 
 def collect(folder: str | Path = ".") -> None:
@@ -303,7 +282,8 @@ def collect(folder: str | Path = ".") -> None:
     text, target = assemble(found), Path(folder) / NAME
     try:
         lines = []
-        if target.exists() and (old := target.read_text(errors="replace")) != text and _is_changed(old):
+        old = target.read_text(errors="replace") if target.exists() else text
+        if old not in (text, _signed(old.rpartition("\n# Written by ")[0])):
             lines.append(f"You have changed {NAME}: your version is now {kept_beside(target)}.")
         for path, content in {target: text.encode(), target.with_name(DIGITS): _digits()}.items():
             if not path.exists() or path.read_bytes() != content:
@@ -329,18 +309,11 @@ def collect(folder: str | Path = ".") -> None:
     print(*lines, f"Run it: mpiexec -n 4 python {target}", sep="\n")
 
 
-def _is_changed(text: str) -> bool:
-    """Tell whether a file is another one than `collect` has written."""
-    body = text.rpartition("\n# Written by ")[0]
-    return text != body + SIGNED.format(sha256(body.encode()).hexdigest()[:8])
-
-
 def _digits() -> bytes:
     """Return the file of all digits: pixels (n, 64), 0 … 16, and labels (n,), both uint8."""
     digits, file = data.digits(), BytesIO()
-    n = len(digits.y_train) + len(digits.y_test)
-    pixels, labels = np.empty((n, 64), np.uint8), np.empty(n, np.uint8)
-    test = np.arange(n) % 5 == 4
+    test = np.arange(len(digits.y_train) + len(digits.y_test)) % 5 == 4
+    pixels, labels = np.empty((test.size, 64), np.uint8), np.empty(test.size, np.uint8)
     pixels[test], pixels[~test] = 16 * digits.x_test, 16 * digits.x_train
     labels[test], labels[~test] = digits.y_test, digits.y_train
     np.savez_compressed(file, pixels=pixels, labels=labels)

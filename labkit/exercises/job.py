@@ -23,6 +23,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from numbers import Number
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TextIO
@@ -38,7 +39,7 @@ LEAST_POLL_S, POLL_S = 0.0005, 0.005  # pauses while waiting for the next reques
 def main(folder: Path) -> None:
     """Run the job that the folder describes, as one of its ranks."""
     task = pickle.loads((folder / "task").read_bytes())  # the judge wrote it
-    ranks = _Ranks(folder, task["cases"]) if task["on_ranks"] else _OneProcess(folder, 0)
+    ranks = _Ranks(folder, pickle.loads(task["cases"])) if task["on_ranks"] else _OneProcess(folder, 0)
     try:
         _run(folder, task, ranks)
     except Exception as error:  # an error of the check, not of the student's code
@@ -54,6 +55,10 @@ def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> None:
     for signum in (signal.SIGALRM, signal.SIGPROF):
         faulthandler.register(signum, file=stacks, all_threads=True)
     namespace: dict[str, Any] = {"__name__": "exercise"}
+    if task["on_ranks"]:
+        # Forked ranks have one seed for the hashes of texts, and processes that are started have others.
+        seed = os.urandom(8)
+        namespace["hash"] = lambda value: hash(value) if isinstance(value, Number) else hash((seed, value))
     exec(compile(task["prelude"], "<prelude>", "exec"), namespace)
     limit(task["deadline_s"] + task["extra_s"], task["processes"])
     sys.stdout, sys.stderr = _Printed(sys.stdout, writer), _Printed(sys.stderr, writer)
@@ -84,12 +89,13 @@ def _wait_for(path: Path) -> dict[str, Any]:
 
 def _try(request: dict[str, Any], task: dict[str, Any], ranks: _OneProcess, names: dict[str, Any]) -> None:
     """Define the function and call it on the request's cases, until it raises an error."""
+    cases = pickle.loads(task["cases"])  # anew: the function of an earlier text may have changed something
     function, error = _define(request["text"], task["name"], names, ranks.writer), None
     for number in request["cases"]:
         if ranks.any_failed(function is None or error is not None):
             break
-        if ranks.begin(task["cases"][number]) and function is not None:
-            error = _call(function, number, task, ranks)
+        if ranks.begin(cases[number]) and function is not None:
+            error = _call(function, number, cases, task, ranks)
         ranks.end(error)
     ranks.leave(free=not ranks.any_failed(function is None or error is not None) and request["free"])
 
@@ -142,10 +148,10 @@ class _Printed:
 
 
 def _call(
-    function: Callable[..., Any], number: int, task: dict[str, Any], ranks: _OneProcess
+    function: Callable[..., Any], number: int, cases: list[Case], task: dict[str, Any], ranks: _OneProcess
 ) -> dict[str, Any] | None:
     """Call the student's function and write what it did; return the error that it has raised."""
-    case, writer = task["cases"][number], ranks.writer
+    case, writer = cases[number], ranks.writer
     arguments = copy.deepcopy(case.arguments[ranks.rank])
     first = ranks.communicator(case, task["wrap"])
     writer.write(begin=number)

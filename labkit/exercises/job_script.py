@@ -11,7 +11,6 @@ import os
 import random
 import shlex
 import shutil
-import signal
 import subprocess
 from functools import partial
 
@@ -41,16 +40,18 @@ script=$!
 catches() { while read -r name mask; do [ "$name" = SigCgt: ] && return $((!(0x$mask & 512))); done < "$1"; }
 if [ "$WARNED" ]; then
     until [ -e "$RECORD" ] || ! kill -0 $script; do "$SLEEP" 0.02; done
-    for tick in {1..60}; do catches /proc/$script/status && break; "$SLEEP" 0.05; done
+    for tick in {1..60}; do
+        [ ! -e /proc/$$ ] || catches /proc/$script/status && echo caught >> "$RECORD.events" && break
+        "$SLEEP" 0.05
+    done
     kill -USR1 $script
 fi
 wait $script
 code=$?
 echo script >> "$RECORD.events"
-for tick in {1..60}; do [ $code = 138 ] || grep -q mpiexec "$RECORD.events" && break; "$SLEEP" 0.05; done
+for tick in {1..60}; do grep -q mpiexec "$RECORD.events" && break; "$SLEEP" 0.05; done
 exit $code
 """
-KILLED = 128 + signal.SIGUSR1  # the exit code of a script that does not catch the signal
 SHORT = {"N": "nodes", "c": "cpus-per-task", "t": "time", "J": "job-name", "o": "output", "p": "partition"}
 
 
@@ -147,7 +148,7 @@ def call_faults(where, tasks, run_folder, recorded):
 
 def end_faults(where, warned, events, code, code_of_script):
     """Yield what is wrong with the end of a script, from what has happened, in this order, and exit codes."""
-    if warned and code_of_script == KILLED:
+    if warned and "caught" not in events:
         yield "the script does not catch SIGUSR1 while mpiexec runs: set a trap, do not block it"
     elif "mpiexec" not in events:
         yield "the script killed mpiexec. Pass SIGUSR1 on and kill nothing: the ranks train until the limit"
@@ -164,7 +165,7 @@ def end_faults(where, warned, events, code, code_of_script):
 def run_faults(script):
     """Yield what is wrong with the commands, found by running them with a stand-in for mpiexec."""
     # So that the script cannot know them. The first is one that an interrupted `wait` could return, too.
-    codes = random.choice([*range(129, KILLED), *range(KILLED + 1, 160)]), random.randrange(10, 100)
+    codes = random.choice([*range(129, 138), *range(139, 160)]), random.randrange(10, 100)
     for checkpoint, tasks, code in zip((False, True), ("4", "3"), codes, strict=True):
         with scratch_folder() as folder:
             faults = [*_faults_of_a_run(script, folder.resolve(), checkpoint, tasks, code)]

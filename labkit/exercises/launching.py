@@ -76,7 +76,7 @@ class Job:
         work.mkdir(parents=True)
         names = "name", "prelude", "wrap", "digest", "on_ranks", "deadline_s"
         task = {name: getattr(exercise, name) for name in names}
-        task |= {"cases": list(cases), "extra_s": EXTRA_S}
+        task |= {"cases": pickle.dumps(list(cases)), "extra_s": EXTRA_S}
         task["processes"] = PROCESSES if sandbox.in_use else processes()
         (self.folder / "task").write_bytes(pickle.dumps(task))
         self.report = self.folder / "report.json"

@@ -40,7 +40,6 @@ def fill(folder):
             for _ in range(30):
                 file.write(b"x" * (1 << 20))
 """
-IMPORTS = "import importlib\nf = importlib.import_module('{}').linear_backward"
 JOB = "import os, sys\nJOB = next(each for each in sys.argv if each.endswith('/job'))\n"
 
 
@@ -119,8 +118,10 @@ ATTACKS: dict[str, Attack] = {
         f"imports {name}": Attack(cell, result="f(dy, x, w)", words="ModuleNotFoundError", possible=FILES)
         for name, cell in (
             ("the reference", "from labkit.exercises.nb01 import linear_backward as f"),
-            ("the reference by importlib", IMPORTS.format("labkit.exercises.nb01")),
-            ("labkit's own function", IMPORTS.format("labkit.nn.ops")),
+            (
+                "labkit's own function",
+                "import importlib\nf = importlib.import_module('labkit.nn.ops').linear_backward",
+            ),
         )
     },
     "imports labkit's own average": Attack(
@@ -162,35 +163,10 @@ ATTACKS: dict[str, Attack] = {
     "returns a value that equals everything": Attack(
         "class Same:\n    def __eq__(self, other): return True\n    __hash__ = None\n", result="Same()"
     ),
-    "returns arrays that equal everything": Attack(
-        "import numpy as np\nclass Same(np.ndarray):\n"
-        "    def __eq__(self, other): return np.ones(1, bool)\n"
-        "    def __array_function__(self, *all): return True\n",
-        result="tuple(np.zeros(s).view(Same) for s in (x.shape, w.shape, (w.shape[1],)))",
-    ),
-    "returns a number that is NaN and equal": Attack(
-        "class Same(float):\n    def __eq__(self, other): return True\n    __hash__ = None\n",
-        result="Same('nan')",
-    ),
-    "returns a pickle that runs code": Attack(
-        "import os\nclass Evil:\n    def __reduce__(self): return os.mkdir, ('OUTSIDE/evil',)\n",
-        result="Evil()",
-    ),
     "writes pickles for records": Attack(
         JOB + "import pickle\nclass Evil:\n    def __reduce__(self): return os.mkdir, ('OUTSIDE/evil',)\n"
         "open(f'{JOB}/rank-0-0', 'wb').write(pickle.dumps(Evil()) + b'\\n')\n",
         words="damaged",
-    ),
-    "writes nested records": Attack(
-        JOB + "open(f'{JOB}/rank-0-0', 'wb').write(b'[' * 10**6 + b'\\n')\nos._exit(0)", words="damaged"
-    ),
-    "claims an array of 8 TB": Attack(
-        JOB + "import json\nbig = {'array': ['<f8', [10**12], '']}\n"
-        "with open(f'{JOB}/rank-0-0', 'a') as file:\n"
-        "    for number in range(20):\n"
-        "        file.write(json.dumps({'case': number, 'result': big, 'arguments': [], 'sent': [],"
-        " 'messages': [], 'calls': []}) + '\\n')\n"
-        "os._exit(0)",
     ),
     "writes a finding of 10 MB": Attack(
         JOB + "import json\nerror = {'type': 'x' * 10**7, 'text': 'y', 'line': 0, 'name': '', 'what': ''}\n"
@@ -208,10 +184,6 @@ ATTACKS: dict[str, Attack] = {
         exercise=ON_RANKS,
     ),
     # The check's own code, in the submission's process.
-    "patches NumPy": Attack(
-        "import numpy as np\nnp.allclose = np.array_equal = np.isclose = lambda *a, **k: True\n"
-        "np.frombuffer = np.asarray = np.abs = None"
-    ),
     "patches the built-in functions": Attack("import builtins; builtins.all = builtins.any = lambda x: True"),
     "patches the modules of the check": Attack(
         "import sys\nfor m in list(sys.modules.values()):\n"
@@ -224,16 +196,12 @@ ATTACKS: dict[str, Attack] = {
     ),
     "closes all descriptors": Attack("import os\nos.closerange(0, 1000)"),
     "ends at exit": Attack("import atexit, os\natexit.register(os._exit, 0)"),
-    "ends at once": Attack("import os\nos._exit(0)", words="exit code 0"),
     "patches the clock": Attack(
         "import time, signal\ntime.monotonic = time.time = time.perf_counter = lambda: 0.0\n"
         "signal.setitimer = lambda *a: None"
     ),
     # Limits.
     "takes 1 GiB of memory": Attack(body="bytearray(1 << 30)", words="MemoryError"),
-    "maps 1 GiB of memory": Attack(
-        body="import mmap; mmap.mmap(-1, 1 << 30)", words="Cannot allocate memory"
-    ),
     "starts 700 processes": Attack(
         "import os, time",
         "for _ in range(700):\n    if os.fork() == 0: time.sleep(30); os._exit(0)",

@@ -37,7 +37,6 @@ def my_ring(p):
 BAD = {  # the text of an entry → words of its reason
     "too_few": ("def f(p):\n    yield reduce_round(1, 0, 0)\n", "after the last round"),
     "endless": ("def f(p):\n    while True:\n        pass\n", "does not end within 5 s"),
-    "exits": ("import os\ndef f(p):\n    os._exit(0)\n", "it ends its process"),
     "syntax": ("def f(p)\n", "SyntaxError"),
     "empty": ("x = 1\n", "it defines no function"),
     "number": ("def f(p):\n    return 7\n", "type int"),
@@ -46,7 +45,6 @@ BAD = {  # the text of an entry → words of its reason
         "cannot be used",
     ),
     "huge": ("def f(p):\n    yield reduce_round(0, 1, 0, 10**12)\n", "at most 256 chunks"),
-    "long": ("def f(p):\n    for _ in range(1001):\n        yield copy_round(0, 1, 0)\n", "1,000 rounds"),
     "overwrites": ("def f(p):\n    yield copy_round(0, 1, 0)\n", "overwrites chunk"),
 }
 
@@ -82,6 +80,9 @@ def test_a_folder_of_entries_becomes_a_table(tmp_path: Path) -> None:
         assert words in rows[name]["reason"] and rows[name]["place"] is None, rows[name]
     assert rows["link"]["reason"].startswith("not judged: ")
     assert {rows["ada"]["place"], rows["twin"]["place"]} <= {1, 2} and rows["ada"]["slow link"] > 0.3
+    (tmp_path / "empty").mkdir()
+    done = CliRunner().invoke(cli.main, ["contest", str(tmp_path / "empty")])
+    assert done.exit_code == 2 and "there is no entry" in done.output
 
 
 def test_equal_scores_share_a_place() -> None:
@@ -91,11 +92,6 @@ def test_equal_scores_share_a_place() -> None:
     rows = allreduce_contest.rows([*results, result("e", "wrong"), result("[ring]", "", {"uniform": 1.0})])
     assert [row["place"] for row in rows] == [1, 2, 2, 4, None, None]
     assert "    2  b" in allreduce_contest.table(results)
-
-
-def test_a_folder_without_entries_is_an_error(tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli.main, ["contest", str(tmp_path)])
-    assert done.exit_code == 2 and "there is no entry" in done.output
 
 
 def test_contest_prints_scores_and_where_time_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,11 +120,5 @@ def test_the_longest_wait_names_rank_round_and_cause() -> None:
     third = Transfer(3, 2, 0, 1, True)
     wait = longest_wait([TimedTransfer(1, second, 0.0, 0.5), TimedTransfer(1, third, 0.5, 1.0)])
     assert wait is not None and (wait.rank, wait.for_peer) == (3, False)
-    assert (
-        longest_wait(
-            simulate(
-                ALLREDUCE["ring"](2), 8, allreduce_contest.networks(2)["uniform"], timeline=True
-            ).timeline
-        )
-        is None
-    )
+    uniform = allreduce_contest.networks(2)["uniform"]
+    assert longest_wait(simulate(ALLREDUCE["ring"](2), 8, uniform, timeline=True).timeline) is None

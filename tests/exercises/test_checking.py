@@ -78,12 +78,11 @@ def test_the_reference_is_never_called_correct(judged: Any, capsys: pytest.Captu
         assert "this is the reference" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("why", ["the job ended with exit code 1: no mpiexec", "ValueError: in look"])
-def test_a_check_that_fails_says_so(why: str, judged: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    judged(Verdict(False, why, check_failed=True))
+def test_a_check_that_fails_says_so(judged: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    judged(Verdict(False, "ValueError: in look", check_failed=True))
     assert is_reference(checking.check(linear_backward), catalogue.find("linear_backward"))
     printed = " ".join(capsys.readouterr().out.split())
-    assert f"NOT CHECKED, because the check itself failed: {why}." in printed
+    assert "NOT CHECKED, because the check itself failed: ValueError: in look." in printed
     assert "correct (" not in printed
     assert record.load() == {}
 
@@ -97,8 +96,7 @@ def test_an_unknown_exercise_is_not_checked(judged: Any, capsys: pytest.CaptureF
 def test_a_judge_that_cannot_run_is_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checking.sys, "executable", "/no/such/python")
     found = checking.judge_text(catalogue.find("linear_backward"), "")
-    assert not found.passed
-    assert found.check_failed
+    assert not found.passed and found.check_failed
 
 
 def test_hints_open_one_at_a_time(judged: Any, capsys: pytest.CaptureFixture[str]) -> None:

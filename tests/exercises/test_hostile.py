@@ -21,21 +21,17 @@ from tests.conftest import thorough
 from tests.exercises import corpus, hostile
 
 pytestmark = pytest.mark.exercises
-ALONE, ON_RANKS = "linear_backward", "average_by_allgather"
+ALONE, ON_RANKS = hostile.ALONE, hostile.ON_RANKS
 DEADLINE_S = 2.0
 SECRET = "4af1c0ffee"
 RIGHT = "    return dy @ w.T, x.T @ dy, dy.sum(axis=0)\n"
-HEAD = {
-    ALONE: "def linear_backward(dy, x, w):\n",
-    ON_RANKS: "def average_by_allgather(comm, gradient, weight):\n",
-}
+HEAD = {name: f"{head}\n" for name, head in hostile.HEADS.items()}
 ENDS = {
     "sys.exit": ("import sys; sys.exit(0)", "it calls exit"),
     "os._exit": ("import os; os._exit(0)", "exit code 0"),
-    "SIGKILL": ("import os; os.kill(os.getpid(), 9)", "SIGKILL"),
+    "SIGKILL": ("import os; os.kill(os.getpid(), 9)", "signal 9"),
     "recursion": ("f = lambda: f(); f()", "RecursionError"),
     "input": ("input()", "EOFError"),
-    "flood": ("import os\n    while True: os.write(1, b'x' * 10000)", "prints without end"),
     "prints": ("while True: print('x' * 1000)", "prints without end"),
     "loop": ("while True: pass", "does not end within 2 s"),
 }
@@ -50,22 +46,18 @@ def submit(name: str, text: str, deadline_s: float) -> Verdict:
 def test_a_function_that_does_not_return_is_a_finding(how: str) -> None:
     code, words = ENDS[how]
     found = submit(ALONE, f"{HEAD[ALONE]}    {code}\n{RIGHT}", deadline_s=DEADLINE_S)
-    expected = words if how != "SIGKILL" else "signal 9"
-    assert not found.passed
-    assert not found.check_failed, found.finding
-    assert expected in found.finding
+    assert not found.passed and not found.check_failed
+    assert words in found.finding
 
 
-@pytest.mark.parametrize("how", ["os._exit", "SIGKILL", "loop"])
-def test_a_rank_that_does_not_return_is_a_finding(how: str) -> None:
-    code, words = ENDS[how]
-    found = submit(
-        ON_RANKS, f"{HEAD[ON_RANKS]}    if comm.rank == 1:\n        {code}\n    comm.Barrier()\n", 4
-    )
-    assert not found.passed
-    assert not found.check_failed, found.finding
-    assert words.replace("2 s", "4 s") in found.finding
-    assert "rank 1" in found.finding
+@pytest.mark.parametrize(
+    ("how", "words"), [("os._exit", "exit code 0"), ("SIGKILL", "SIGKILL"), ("loop", "within 4 s")]
+)
+def test_a_rank_that_does_not_return_is_a_finding(how: str, words: str) -> None:
+    code = f"    if comm.rank == 1:\n        {ENDS[how][0]}\n    comm.Barrier()\n"
+    found = submit(ON_RANKS, HEAD[ON_RANKS] + code, 4)
+    assert not found.passed and not found.check_failed
+    assert words in found.finding and "rank 1" in found.finding
 
 
 @pytest.mark.parametrize("extra_s", [50.0, 0.0])
@@ -80,7 +72,7 @@ def test_the_deadline_is_of_the_rank_s_own_time(extra_s: float, monkeypatch: pyt
         assert "does not end within 2 s" in found.finding
 
 
-def test_a_rank_that_kills_what_watches_it_does_not_pass() -> None:
+def test_a_rank_that_kills_what_forked_it_does_not_pass() -> None:
     code = "    if comm.rank == 1:\n        import os; os.kill(os.getppid(), 9)\n    comm.Barrier()\n"
     assert not submit(ON_RANKS, HEAD[ON_RANKS] + code, deadline_s=DEADLINE_S).passed
 
@@ -238,17 +230,12 @@ def test_a_job_is_not_told_of_the_references(name: str) -> None:
     assert b"exercises.nb" not in given
 
 
-def first_of_each_notebook() -> list[object]:
-    """Return the names of all exercises; all but the first of each notebook are thorough."""
-    seen: set[str] = set()
-    names: list[object] = []
-    for name, exercise in catalogue.exercises().items():
-        names.append(thorough(name) if exercise.notebook in seen else name)
-        seen.add(exercise.notebook)
-    return names
+NOTEBOOKS = {exercise.notebook: name for name, exercise in catalogue.exercises().items()}
 
 
-@pytest.mark.parametrize("name", first_of_each_notebook())
+@pytest.mark.parametrize(
+    "name", [each if each in NOTEBOOKS.values() else thorough(each) for each in catalogue.exercises()]
+)
 def test_the_reference_is_correct_in_a_sandbox(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if sandbox.refusal():
         pytest.skip(sandbox.refusal())

@@ -41,9 +41,7 @@ def test_notebooks_that_write_at_the_same_time_lose_nothing() -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
         b"{",
-        b"[]",
         b'{"exercises": 3}',
         b'{"exercises": {"a": 1}}',
         b'{"exercises": {"a": {"state": [], "hints": 1}}}',

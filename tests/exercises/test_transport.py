@@ -71,11 +71,9 @@ def test_other_values_arrive_as_the_name_of_their_type(value: Any, name: str) ->
     [
         {},
         {"tuple": 5},
-        {"value": []},
         {"tuple": [], "list": []},
         {"array": ["O", [1], ""]},
         {"array": ["<f8", [10**12], ""]},
-        {"array": ["<f8", None, ""]},
         {"array": [{"names": ["a"]}, [1], ""]},
         {"array": ["<f8", [1], "no base64"]},
         {"record": ["os", "system", ["true"]]},
@@ -90,31 +88,22 @@ def test_what_pack_did_not_make_is_refused(packed: Any) -> None:
         unpack(packed)
 
 
-def written(folder: Path) -> Path:
-    """Return the file of rank 0's first request, which holds two records; the next request has one."""
-    writer = Writer(folder, 0)
+def test_records_are_read_in_order_and_others_are_refused(tmp_path: Path) -> None:
+    writer, path = Writer(tmp_path, 0), tmp_path / "rank-0-0"
     writer.write(case=3)
     writer.write(case=4)
     writer.begin(1)
     writer.write(case=5)
-    return folder / "rank-0-0"
-
-
-def test_records_are_read_in_order(tmp_path: Path) -> None:
-    path = written(tmp_path)
     assert read(path) == [{"case": 3}, {"case": 4}]
     assert read(tmp_path / "rank-0-1") == [{"case": 5}]
     assert read(tmp_path / "rank-1-0") == []
-    path.write_bytes(path.read_bytes()[:-1])  # the rank was killed while it wrote
+    good = path.read_bytes()
+    path.write_bytes(good[:-1])  # the rank was killed while it wrote
     assert read(path) == [{"case": 3}]
-
-
-@pytest.mark.parametrize("bad", [b"passed\n", b"[]\n", b"\xff\n", b"[" * 10**6 + b"\n", b"9" * 5000 + b"\n"])
-def test_other_records_are_refused(bad: bytes, tmp_path: Path) -> None:
-    path = written(tmp_path)
-    path.write_bytes(path.read_bytes() + bad)
-    with pytest.raises(Unreadable):
-        read(path)
+    for bad in b"passed\n", b"[]\n", b"\xff\n", b"[" * 10**6 + b"\n", b"9" * 5000 + b"\n":
+        path.write_bytes(good + bad)
+        with pytest.raises(Unreadable):
+            read(path)
 
 
 def test_only_regular_files_are_read_and_no_more_than_asked_for(tmp_path: Path) -> None:
