@@ -164,15 +164,15 @@ class Ranks:
         on_several_machines = self.job.is_slurm or self.machines
         wait_until(lambda: not self.client.ids, LOST_S if on_several_machines else NOTICE_S)
         gone = [rank for rank in ranks if rank not in self.client.ids]
-        first = next(((pid, code) for pid, code in exits_in(self.exits) if pid in self.pids), None)
-        report = self.last_report() if first and first[1] == HANG_EXIT_CODE else None
-        cause = ""
-        if report is None:  # ask before the engines are ended here: that is no cause
-            cause = self.job.cause_of_end(self.hosts) or ssh.lost(self.machines)
         if on_several_machines and self.client.ids:
             self.kill()
-        if report is not None:
+            if set(self.client.ids) == set(ranks):
+                return None  # SLURM is still ending them: ask again
+        first = next(((pid, code) for pid, code in exits_in(self.exits) if pid in self.pids), None)
+        report = self.last_report()
+        if first and first[1] == HANG_EXIT_CODE and report is not None:
             return CellHung(f"{render(report)}\n{stuck_text(report)}")
+        cause = self.job.cause_of_end(self.hosts) or ssh.lost(self.machines)
         if not cause and first:
             pid, code = first
             how = f"ended with exit code {code}"

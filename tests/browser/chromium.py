@@ -19,10 +19,12 @@ def find() -> str | None:
     """Return the path of the browser; None if there is none."""
     from playwright.sync_api import sync_playwright  # noqa: PLC0415  (it may not be installed)
 
+    for name in NAMES:
+        if (path := shutil.which(name)) is not None:
+            return path
     with sync_playwright() as playwright:
         own = playwright.chromium.executable_path
-    paths = [*map(shutil.which, NAMES), own if Path(own).exists() else None]
-    return next(filter(None, paths), None)
+    return own if Path(own).exists() else None
 
 
 def missing() -> str | None:

@@ -3,84 +3,60 @@
 from __future__ import annotations
 
 import json
+import queue
 import urllib.request
-import uuid
+from pathlib import Path
 from typing import Any
 
-import websocket
+from jupyter_client.blocking.client import BlockingKernelClient
 
-from tests.cluster_fixtures import DEADLINE_S, unwrapped
+from tests.cluster_fixtures import DEADLINE_S, Kernel, World, wait_until
 
 
 class Server:
     """The HTTP interface of a Jupyter server."""
 
     def __init__(self, url: str, token: str) -> None:
-        self.url, self.header = url, f"Authorization: token {token}"
+        self.url, self.token = url, token
 
     def call(self, method: str, path: str, data: Any = None) -> Any:
         """Return the answer's JSON, None if it has no content."""
-        name, _, value = self.header.partition(": ")
         body = None if data is None else json.dumps(data).encode()
-        request = urllib.request.Request(self.url + path, body, {name: value}, method=method)
+        header = {"Authorization": f"token {self.token}"}
+        request = urllib.request.Request(self.url + path, body, header, method=method)
         with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
             content = answer.read()
         return json.loads(content) if content else None
 
 
-class ServerKernel:
-    """A kernel of a Jupyter server with a notebook."""
+class ServerKernel(Kernel):
+    """A kernel of a Jupyter server with a notebook; `runtime` is the folder with its connection file."""
 
-    def __init__(self, server: Server, notebook: str) -> None:
-        self.server = server
+    def __init__(self, world: World, server: Server, notebook: str, runtime: Path) -> None:
+        self.world, self.server = world, server
         model = {"path": notebook, "name": notebook, "type": "notebook", "kernel": {"name": "python3"}}
         self.id = server.call("POST", "api/sessions", model)["kernel"]["id"]
-        self.open()
+        self.file = runtime / f"kernel-{self.id}.json"
+        self.client = self.connect()
 
-    def open(self) -> None:
-        address = f"{self.server.url.replace('http', 'ws', 1)}api/kernels/{self.id}/channels"
-        self.socket = websocket.create_connection(
-            f"{address}?session_id={uuid.uuid4().hex}", header=[self.server.header], timeout=DEADLINE_S
-        )
+    def connect(self) -> BlockingKernelClient:
+        client = BlockingKernelClient(connection_file=str(self.file))
+        client.load_connection_file()
+        client.start_channels()
+        wait_until(lambda: self.is_heard(client), "the kernel answers")
+        return client
 
-    def start(self, code: str) -> str:
-        """Start a cell; return the message id for `finish`."""
-        id_ = uuid.uuid4().hex
-        header = {"msg_id": id_, "msg_type": "execute_request"}
-        header |= {"username": "", "session": "", "version": "5.3"}
-        content = {"code": code, "silent": False, "store_history": True, "stop_on_error": True}
-        message = {"header": header, "parent_header": {}, "metadata": {}, "content": content}
-        self.socket.send(json.dumps({**message, "channel": "shell", "buffers": []}))
-        return id_
-
-    def receive(self, id_: str, *kinds: str) -> dict[str, Any]:
-        """Return the next message of these kinds that belongs to a cell."""
-        while True:
-            message = json.loads(self.socket.recv())
-            if message["parent_header"].get("msg_id") == id_ and message["msg_type"] in kinds:
-                return message
-
-    def finish(self, id_: str) -> str:
-        """Return what a cell printed and its errors, once it has ended."""
-        output = []
-        while True:
-            message = self.receive(id_, "stream", "error", "status")
-            content = message["content"]
-            match message["msg_type"]:
-                case "stream":
-                    output.append(content["text"])
-                case "error":
-                    output.append("\n".join(unwrapped(content["traceback"], content["evalue"])))
-                case _ if content["execution_state"] == "idle":
-                    return "".join(output)
-
-    def run(self, code: str) -> str:
-        return self.finish(self.start(code))
+    def is_heard(self, client: BlockingKernelClient) -> bool:
+        client.kernel_info()
+        try:
+            return bool(client.get_iopub_msg(timeout=1))
+        except queue.Empty:
+            return False
 
     def interrupt(self) -> None:
         self.server.call("POST", f"api/kernels/{self.id}/interrupt")
 
     def restart(self) -> None:
-        self.socket.close()
+        self.client.stop_channels()
         self.server.call("POST", f"api/kernels/{self.id}/restart")
-        self.open()
+        self.client = self.connect()

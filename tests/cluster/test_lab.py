@@ -80,11 +80,12 @@ def test_the_terminal_says_what_one_needs_and_nothing_else(
     notebook = server.call("GET", f"api/contents/my-notebooks/{FIRST}")
     copied = digest(folder / "my-notebooks" / FIRST)
 
-    kernel = ServerKernel(server, f"my-notebooks/{FIRST}")
+    runtime = Path(match["log"]).parent
+    kernel = ServerKernel(world, server, f"my-notebooks/{FIRST}", runtime)
     assert "running cluster cluster-lab-" in kernel.run(CONNECT.format(n=2))
-    assert '"transport": "ipc"' in next(Path(match["log"]).parent.glob("kernel-*.json")).read_text()
+    assert '"transport": "ipc"' in kernel.file.read_text()
     sleeping = kernel.start("import time\nprint('asleep', flush=True)\ntime.sleep(1000)")
-    kernel.receive(sleeping, "stream")
+    kernel.finish(sleeping, until="asleep")
     kernel.interrupt()
     assert "KeyboardInterrupt" in kernel.finish(sleeping)
     mark = tmp_path / "rank 0 waits"
@@ -117,7 +118,7 @@ def test_the_terminal_says_what_one_needs_and_nothing_else(
     terminal.close()
     assert (terminal.exitstatus, terminal.signalstatus) == (0, None)
     world.wait_until_empty()
-    assert not Path(match["log"]).parent.exists()
+    assert not runtime.exists()
 
 
 def test_with_another_profile_the_notebooks_start_the_ranks(world: World, folder: Path) -> None:
@@ -127,8 +128,9 @@ def test_with_another_profile_the_notebooks_start_the_ranks(world: World, folder
     )
     try:
         terminal.expect(r"Starting JupyterLab …\r\nLABKIT_PROFILE=slurm: each notebook starts its own ranks")
-        terminal.expect(r"(http://\S+/)lab/tree/\S+\?token=(\w+)\r\n")
-        kernel = ServerKernel(Server(*terminal.match.groups()), f"my-notebooks/{FIRST}")
+        terminal.expect(r"(http://\S+/)lab/tree/\S+\?token=(\w+)\r\nIts log: (\S+)\r\n")
+        url, token, log = terminal.match.groups()
+        kernel = ServerKernel(world, Server(url, token), f"my-notebooks/{FIRST}", Path(log).parent)
         assert "None 2" in kernel.run(f"import os\nprint(os.environ.get({CHOSEN!r}), os.environ[{RANKS!r}])")
         assert world.cluster_files() == []
     finally:
@@ -159,7 +161,8 @@ def test_a_killed_labkit_lab_leaves_nothing(world: World, folder: Path, tmp_path
         )
         match = re.fullmatch(TERMINAL, output.read_text())
         assert match, output.read_text()
-        ServerKernel(Server(match["server"], match["token"]), f"my-notebooks/{FIRST}").run("1")
+        runtime, server = Path(match["log"]).parent, Server(match["server"], match["token"])
+        ServerKernel(world, server, f"my-notebooks/{FIRST}", runtime).run("1")
     finally:
         lab.kill()
         lab.wait(DEADLINE_S)
