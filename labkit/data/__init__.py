@@ -5,11 +5,9 @@ from labkit.data.datasets import (
     DATASETS,
     Dataset,
     FileDataset,
-    cifar10,
     digits,
     linear,
     load,
-    mnist,
     open_dataset,
 )
 from labkit.data.fetching import SOURCES, FetchError, Source, cache, fetch, is_cached

@@ -7,6 +7,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -207,29 +208,7 @@ def digits(shape: Shape | None = None) -> Dataset:
     return Dataset("digits", x[~test], y[~test], x[test], y[test])
 
 
-def mnist(shape: Shape | None = None) -> Dataset:
-    """Return MNIST: 60,000 training samples and 10,000 test samples, as split by its authors.
-
-    Shapes: x (n, *shape), float32 scaled from 0 … 255 to 0 … 1: (784,), row by row, if `shape` is None; or
-    (1, 28, 28), or with an edge of zeros (1, 32, 32) or, three channels alike, (3, 32, 32). y (n,), int64,
-    0 … 9. Fetch it first if it is not in the cache; see `fetch` for the errors.
-    Source: Y. LeCun, C. Cortes, C. Burges, The MNIST database of handwritten digits.
-    """
-    return _from_files("mnist", shape)
-
-
-def cifar10(shape: Shape | None = None) -> Dataset:
-    """Return CIFAR-10: 50,000 training samples and 10,000 test samples, as split by its authors.
-
-    Shapes: x (n, *shape), float32 scaled from 0 … 255 to 0 … 1: (3072,), all red values row by row, then
-    green, then blue, if `shape` is None; or (3, 32, 32). y (n,), int64, 0 … 9. Fetch it first if it is not in
-    the cache; see `fetch` for the errors.
-    Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
-    """
-    return _from_files("cifar10", shape)
-
-
-def _from_files(name: str, shape: Shape | None) -> Dataset:
+def _from_files(name: str, shape: Shape | None = None) -> Dataset:
     check_shape(name, shape, SOURCES[name].image)  # before a long download
     fetch(name)
     splits = [open_dataset(name, split, shape) for split in SPLITS]
@@ -242,15 +221,21 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "linear": linear,
     "report-a": report_a,
     "digits": digits,
-    "mnist": mnist,
-    "cifar10": cifar10,
+    "mnist": partial(_from_files, "mnist"),
+    "cifar10": partial(_from_files, "cifar10"),
 }
 
 
 def load(name: str, shape: Shape | None = None) -> Dataset:
     """Return the data set of that name; raise ValueError, with all names, if there is none.
 
-    `shape` is that of one image, (channels, height, width), for data sets of images; flat if None.
+    `shape` is that of one image, (channels, height, width), for data sets of images; flat if None. MNIST has
+    60,000 training samples and 10,000 for the test, CIFAR-10 50,000 and 10,000, as split by their authors;
+    their pixels are scaled from 0 … 255 to 0 … 1. MNIST's images of 28 × 28 are also available with an edge
+    of zeros, (1, 32, 32), and with three channels alike, (3, 32, 32). Either set is fetched first if it is
+    not in the cache; see `fetch` for the errors.
+    Sources: Y. LeCun, C. Cortes, C. Burges, The MNIST database of handwritten digits; A. Krizhevsky, Learning
+    Multiple Layers of Features from Tiny Images, 2009.
     """
     if name not in DATASETS:
         raise ValueError(f"no data set {name!r}; available: {', '.join(DATASETS)}")
