@@ -10,7 +10,7 @@ import copy
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -104,7 +104,7 @@ class Exercise:
     finding that the check makes by itself: an error, a hang, a forbidden call, traffic, a difference. The
     check does not run such a mistake; `make exercises` does.
 
-    `look(case, outcomes)` checks what equal results do not show, such as traffic: return a finding, or None.
+    `look(case, outcomes)` yields findings on what equal results do not show, such as traffic; one is told.
     It is called only if all results are right.
 
     `forbidden` holds methods of the communicator that would do the exercise by themselves. `may_change` holds
@@ -125,7 +125,7 @@ class Exercise:
     expected: Callable[[Case], Sequence[Any]] | None = None
     many_are_right: bool = False
     mistakes: Mapping[str, Code] = field(default_factory=dict)
-    look: Callable[[Case, Sequence[Outcome]], str | None] = lambda case, outcomes: None
+    look: Callable[[Case, Sequence[Outcome]], Iterator[str]] = lambda case, outcomes: iter(())
     result_in: int | tuple[int | None, ...] | None = None
     forbidden: tuple[str, ...] = ()
     may_change: tuple[int, ...] = ()

@@ -77,16 +77,15 @@ def shift_right(comm, x):
     return incoming
 
 
-def _shift_traffic(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+def _shift_traffic(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     for rank, outcome in enumerate(outcomes):
         right = (rank + 1) % case.ranks
         others = [other for other, count in enumerate(outcome.messages) if count and other != right]
         if others or sum(outcome.messages) > 1:
-            return (
+            yield (
                 f"the result is right, but rank {rank} sends {sum(outcome.messages)} messages; "
                 f"one message to rank {right} is enough"
             )
-    return None
 
 
 SHIFT_RIGHT = Exercise(
@@ -137,14 +136,13 @@ def broadcast(comm, x, root):
         comm.Recv(x, source=root)
 
 
-def _broadcast_traffic(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+def _broadcast_traffic(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     for rank, outcome in enumerate(outcomes):
         if outcome.messages[rank]:
-            return f"rank {rank} sends to itself: the root already holds x, so skip it"
+            yield f"rank {rank} sends to itself: the root already holds x, so skip it"
     total = sum(sum(outcome.messages) for outcome in outcomes)
     if total > case.ranks - 1:
-        return f"the ranks send {total} messages; one to each rank but the root is enough"
-    return None
+        yield f"the ranks send {total} messages; one to each rank but the root is enough"
 
 
 BROADCAST = Exercise(

@@ -438,13 +438,12 @@ def _over_all(case: Case) -> Sequence[Any]:
     return [(whole.mean(axis=(0, 2, 3)), whole.var(axis=(0, 2, 3)))] * case.ranks
 
 
-def _look_at_calls(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+def _look_at_calls(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     collectives = [call.least for call in outcomes[0].calls if call.name in COLLECTIVES]
     if (most := max(collectives, default=0)) > 90:
-        return f"{most} bytes in one message: send sums, not the local batch"
+        yield f"{most} bytes in one message: send sums, not the local batch"
     if len(collectives) > 1:
-        return "this is collective number 2: put count, sums and squares into one array"
-    return None
+        yield "this is collective number 2: put count, sums and squares into one array"
 
 
 GLOBAL_STATISTICS = Exercise(

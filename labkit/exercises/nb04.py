@@ -77,18 +77,17 @@ def average_by_allgather(comm, gradient, weight):
     gradient[:] = rows.sum(axis=0)
 
 
-def look_allgather(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+def look_allgather(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     nbytes = case.arguments[0][0].nbytes
     for rank, received in enumerate(tables(outcomes)[0].sum(axis=0)):
         if received != (case.ranks - 1) * nbytes:
-            return f"rank {rank} receives {received} bytes, expected {case.ranks - 1} gradients of {nbytes}"
+            yield f"rank {rank} receives {received} bytes, expected {case.ranks - 1} gradients of {nbytes}"
     first = outcomes[0].arguments[0]
     if not all(np.array_equal(one.arguments[0], first) for one in outcomes):
-        return (
+        yield (
             "the ranks' means differ in the last bits, because each rank adds up in an order of its own: "
             "keep all gradients, in a row for each rank, then add up the rows"
         )
-    return None
 
 
 AVERAGE_BY_ALLGATHER = Exercise(
@@ -142,20 +141,19 @@ def average_by_root(comm, gradient, weight):
         comm.Recv(gradient, source=0)
 
 
-def look_root(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+def look_root(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     sent, messages = tables(outcomes)
     nbytes = case.arguments[0][0].nbytes
     for rank in range(1, case.ranks):
         others = [dest for dest in range(1, case.ranks) if messages[rank, dest]]
         if others:
-            return f"rank {rank} sends to rank {others[0]}: every message goes to rank 0 or comes from it"
+            yield f"rank {rank} sends to rank {others[0]}: every message goes to rank 0 or comes from it"
         for here, there in (rank, 0), (0, rank):
             if sent[here, there] != nbytes:
-                return (
+                yield (
                     f"rank {here} sends {sent[here, there]} bytes to rank {there}, expected one gradient "
                     f"({nbytes} bytes)"
                 )
-    return None
 
 
 AVERAGE_BY_ROOT = Exercise(
@@ -220,22 +218,21 @@ def average_by_tree(comm, gradient, weight):
             comm.Send(gradient, dest=comm.rank + distance)
 
 
-def look_tree(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+def look_tree(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     sent, messages = tables(outcomes)
     p, nbytes = case.ranks, case.arguments[0][0].nbytes
     levels = ceil(log2(p)) if p > 1 else 0
     for does, there in ("receives from", messages[1:, 0]), ("sends to", messages[0, 1:]):
         if (there > 0).sum() > levels:
-            return (
+            yield (
                 f"rank 0 {does} {(there > 0).sum()} ranks, and in a binomial tree of {p} ranks {does} "
                 f"{levels}: give other ranks a part of the work"
             )
     if sent.sum() != 2 * (p - 1) * nbytes:
-        return (
+        yield (
             f"the ranks send {sent.sum()} bytes in all. A tree needs {2 * (p - 1)} messages of one gradient "
             f"({2 * (p - 1) * nbytes} bytes): each rank but rank 0 sends its sum once and receives once"
         )
-    return None
 
 
 AVERAGE_BY_TREE = Exercise(
@@ -309,8 +306,8 @@ def average_by_reduce(comm, gradient, weight):
     gradient[:] = total
 """,
     },
-    look=lambda case, outcomes: (
-        None if any(call.name == "Reduce" for call in outcomes[0].calls) else "rank 0 does not call `Reduce`"
+    look=lambda case, outcomes: iter(
+        () if any(call.name == "Reduce" for call in outcomes[0].calls) else ["rank 0 does not call `Reduce`"]
     ),
     hints=(
         "`comm.Reduce(send, receive, root=0)` leaves the sum in rank 0's `receive`; on the others `receive` "

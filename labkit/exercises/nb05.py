@@ -51,13 +51,13 @@ SIZES = (
 )
 
 
-def look_neighbours(case: Case, outcomes: Sequence[Outcome], left_out: int) -> str | None:
+def look_neighbours(case: Case, outcomes: Sequence[Outcome], left_out: int) -> Iterator[str]:
     """Judge one half of the ring: rank r sends all chunks but number r + left_out to its right."""
     p, array = case.ranks, case.arguments[0][-1]
     for rank, outcome in enumerate(outcomes):
         right = (rank + 1) % p
         if others := [dest for dest in range(p) if outcome.messages[dest] and dest != right]:
-            return (
+            yield (
                 f"rank {rank} sends to rank {others[0]}, but its right-hand neighbour is rank {right}: "
                 "in this ring every message goes to the right"
             )
@@ -65,12 +65,11 @@ def look_neighbours(case: Case, outcomes: Sequence[Outcome], left_out: int) -> s
         sent = sum(outcome.sent)
         text = f"rank {rank} sends {sent} bytes, expected {expected} (all chunks but one, once each)"
         if sent >= (p - 1) * array.nbytes > expected:
-            return f"{text}: this is a ring in name only, which moves whole arrays. Send one chunk a round"
+            yield f"{text}: this is a ring in name only, which moves whole arrays. Send one chunk a round"
         if sent > expected:
-            return f"{text}: it sends a chunk more than is needed; p - 1 rounds are enough"
+            yield f"{text}: it sends a chunk more than is needed; p - 1 rounds are enough"
         if sent < expected:
-            return f"{text}: which messages carry the other values?"
-    return None
+            yield f"{text}: which messages carry the other values?"
 
 
 # Exercise 5.1
@@ -160,14 +159,14 @@ def ring_allgather(comm, own, array):
         sending.Wait()
 
 
-def look_requests(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+def look_requests(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     for rank, outcome in enumerate(outcomes):
         if left := outcome.result[1]["pending"]:
-            return (
+            yield (
                 f"rank {rank} has {counted(left, 'request')} without a Wait when the function returns: the "
                 "caller may change `array` while it is still being sent. Wait for the sends, too"
             )
-    return look_neighbours(case, outcomes, left_out=1)
+    yield from look_neighbours(case, outcomes, left_out=1)
 
 
 RING_ALLGATHER = Exercise(
@@ -293,38 +292,39 @@ def ranks(*numbers: int) -> Callable[[], Sequence[Case]]:
 
 
 def looking_at(
-    judge: Callable[[Schedule], str | None], collective: CollectiveName = "allreduce", cut_in_p: bool = True
-) -> Callable[[Case, Sequence[Outcome]], str | None]:
+    judge: Callable[[Schedule], Iterator[str]],
+    collective: CollectiveName = "allreduce",
+    cut_in_p: bool = True,
+) -> Callable[[Case, Sequence[Outcome]], Iterator[str]]:
     """Return the `look` that first verifies a schedule, with p chunks or any number, and then judges it."""
 
-    def look(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+    def look(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
         p = case.arguments[0][0]
         try:
-            return judge(verified(outcomes[0].result, p, "schedule", collective, p * cut_in_p))
+            yield from judge(verified(outcomes[0].result, p, "schedule", collective, p * cut_in_p))
         except ScheduleError as error:  # what the verifier says, without the schedule's name and ranks
-            return str(error).partition(" ranks, ")[2] or str(error)
+            yield str(error).partition(" ranks, ")[2] or str(error)
 
     return look
 
 
-def judge_ring(schedule: Schedule) -> str | None:
+def judge_ring(schedule: Schedule) -> Iterator[str]:
     p = schedule.p
     nbytes = 4 * p * (p + 1)
     ours, theirs = (count_traffic(one, nbytes).busiest for one in (ring_allreduce(p), schedule))
     if theirs > ours:
-        return f"the busiest rank sends and receives {theirs} bytes of {nbytes}; in a ring it is {ours}"
+        yield f"the busiest rank sends and receives {theirs} bytes of {nbytes}; in a ring it is {ours}"
     rounds = len(list(schedule))
     if rounds > 2 * (p - 1):
-        return (
+        yield (
             f"there are {rounds} rounds, and {2 * (p - 1)} are enough: let all ranks send in the same round"
         )
     for number, (own, ring) in enumerate(zip(schedule, ring_allreduce(p), strict=False), start=1):
         if other := sorted(set(own) - set(ring)):
-            return (
+            yield (
                 f"round {number}: {other[0]} is not in the ring of exercise 5.1. There every rank sends one "
                 "chunk to its right, and chunk i is complete at rank i after the reduce rounds"
             )
-    return None
 
 
 RING_ROUNDS = Exercise(
@@ -376,19 +376,18 @@ def ring_reduce_rounds(p):
         yield copy_round(other, 0, other)
 
 
-def judge_reduce(schedule: Schedule) -> str | None:
+def judge_reduce(schedule: Schedule) -> Iterator[str]:
     p = schedule.p
     nbytes = 4 * p * (p + 1)
     ours, theirs = (count_traffic(each, nbytes).total for each in (ring_reduce(p), schedule))
     if theirs > ours:
-        return f"{theirs} bytes are sent, and {ours} are enough: send each finished chunk straight to rank 0"
+        yield f"{theirs} bytes are sent, and {ours} are enough: send each finished chunk straight to rank 0"
     rounds = cost(schedule, nbytes, CostModel(0, p / nbytes))
     if rounds > 2 * (p - 1) + 0.01:
-        return (
+        yield (
             f"it takes the time of {rounds:.0f} chunks, and {2 * (p - 1)} are enough: let all ranks send "
             "different chunks in the same round"
         )
-    return None
 
 
 RING_REDUCE_ROUNDS = Exercise(
@@ -459,7 +458,7 @@ def host_cases() -> Iterator[Case]:
         yield Case(f"ranks on {where}", tuple(arguments))
 
 
-def look_hosts(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+def look_hosts(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     arrays, hosts = zip(*case.arguments, strict=True)
     count, per_host = len(set(hosts)), case.ranks // len(set(hosts))
     # Two thirds of a ring among the hosts, say; each of a host's chunks may be cut unevenly.
@@ -472,11 +471,10 @@ def look_hosts(case: Case, outcomes: Sequence[Outcome]) -> str | None:
             if hosts[rank] == host != hosts[dest]
         )
         if leave > most:
-            return (
+            yield (
                 f"{leave} bytes leave host {host}, and {most} are enough: add up within the host first, then "
                 "let each of its ranks exchange only its own chunk with the other hosts"
             )
-    return None
 
 
 TWO_LEVEL_SUM = Exercise(
@@ -537,22 +535,21 @@ def my_allreduce(p):
         yield copy_round(fast, right, (fast - k + 1) % slow)
 
 
-def judge_speed(schedule: Schedule) -> str | None:
+def judge_speed(schedule: Schedule) -> Iterator[str]:
     p = schedule.p
     if p != RANKS:
-        return None
+        return
     known = [*(make(p) for make in ALLREDUCE.values()), hierarchical(p, tuple(2 * r // p for r in range(p)))]
     ratios = {}
     for name, network in networks(p).items():
         own, *others = (simulate(each, NBYTES, network).seconds for each in (schedule, *known))
         ratios[name] = own / min(others)
-    if min(ratios.values()) <= NEEDED:
-        return None
-    said = ", ".join(f"{ratio:.2f} ({name})" for name, ratio in ratios.items())
-    return (
-        f"simulated, it takes {said} of the time of the fastest algorithm of section 5, expected at most "
-        f"{NEEDED} on one network: ask what passes its slowest link, and when that link is idle"
-    )
+    if min(ratios.values()) > NEEDED:
+        said = ", ".join(f"{ratio:.2f} ({name})" for name, ratio in ratios.items())
+        yield (
+            f"simulated, it takes {said} of the time of the fastest algorithm of section 5, expected at most "
+            f"{NEEDED} on one network: ask what passes its slowest link, and when that link is idle"
+        )
 
 
 MY_ALLREDUCE = Exercise(

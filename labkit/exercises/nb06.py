@@ -18,7 +18,6 @@ from labkit.exercises.compare import kind
 from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 from mpiwatch.report import counted
 
-PICKLED = "send", "recv", "isend", "irecv", "ssend", "sendrecv"
 MESSAGES = "Send", "Isend", "Ssend", "Sendrecv", "Recv", "Irecv"
 COLLECTIVES_AND_BARRIERS = (
     *COLLECTIVES,
@@ -197,7 +196,6 @@ SLOW_RANK = {2: 1, 3: 1, 4: 3}  # of the cases, by the number of ranks
 LEAST, MOST = 0.9, 1.5  # times the time of the emulated link, and times what the pair's turn took
 
 
-PICKLED = "send", "recv", "isend", "irecv", "ssend", "sendrecv"
 MESSAGES = "Send", "Isend", "Ssend", "Sendrecv", "Recv", "Irecv"
 COLLECTIVES_AND_BARRIERS = *COLLECTIVES, "Barrier", "Ibarrier", "barrier"
 Turns = list[tuple[set[int], float]]  # between two collectives: to which ranks this one sends; seconds
@@ -216,19 +214,20 @@ def turns_of(outcome: Outcome) -> Turns:
     return turns
 
 
-def look_at_pairs(case: Case, outcomes: Sequence[Outcome]) -> str | None:
-    """Return what is wrong with the messages, and then with the times. Each pair has a limit of its own."""
+def look_at_pairs(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield what is wrong with the messages, and then with the times. Each pair has a limit of its own."""
     called = {call.name for each in outcomes for call in each.calls}
-    if found := next((name for name in PICKLED if name in called), None):
-        return f"`comm.{found}` pickles objects, which emulated links do not delay: use `Send` and `Recv`"
+    for name in called & {"send", "recv", "isend", "irecv", "ssend", "sendrecv"}:
+        yield f"`comm.{name}` pickles objects, which emulated links do not delay: use `Send` and `Recv`"
     turns = list(map(turns_of, outcomes))
-    return fault_of_messages(outcomes, turns) or fault_of_times(case.ranks, outcomes, turns)
+    yield from fault_of_messages(outcomes, turns)
+    yield from fault_of_times(case.ranks, outcomes, turns)
 
 
-def fault_of_messages(outcomes: Sequence[Outcome], turns: Sequence[Turns]) -> str | None:
+def fault_of_messages(outcomes: Sequence[Outcome], turns: Sequence[Turns]) -> Iterator[str]:
     for a, b in permutations(range(len(outcomes)), 2):
         if outcomes[a].sent[b] < NBYTES:
-            return (
+            yield (
                 f"rank {a} sends {outcomes[a].sent[b]} bytes to rank {b}: each pair sends a message of "
                 f"{NBYTES} bytes there and back"
             )
@@ -236,44 +235,42 @@ def fault_of_messages(outcomes: Sequence[Outcome], turns: Sequence[Turns]) -> st
         pairs = sorted({(min(a, b), max(a, b)) for a, (to, _) in enumerate(turn) for b in to})
         if len(pairs) > 1:
             (a, b), (c, d) = pairs[:2]
-            return (
+            yield (
                 f"ranks {a} and {b} measure, and no barrier separates them from ranks {c} and {d}: let all "
                 "ranks call `comm.Barrier` before each pair"
             )
-    return None
 
 
-def fault_of_times(p: int, outcomes: Sequence[Outcome], turns: Sequence[Turns]) -> str | None:
+def fault_of_times(p: int, outcomes: Sequence[Outcome], turns: Sequence[Turns]) -> Iterator[str]:
     for found in (outcome.result for outcome in outcomes):
         if not isinstance(found, np.ndarray) or found.shape != (p, p) or found.dtype.kind not in "fi":
-            return f"the result is {kind(found)}, expected an array of numbers of shape {(p, p)}"
+            yield f"the result is {kind(found)}, expected an array of numbers of shape {(p, p)}"
     seconds = np.array(outcomes[0].result, float)
     if not all(np.array_equal(seconds, each.result) for each in outcomes):
-        return "each rank has only the times that it measured itself; sum the matrices over the ranks"
+        yield "each rank has only the times that it measured itself; sum the matrices over the ranks"
     if np.any(seconds != seconds.T) or np.any(seconds.diagonal()):
-        return "only pairs (a, b) with a < b have a time: enter it at [a, b] and at [b, a], and 0 at [a, a]"
+        yield "only pairs (a, b) with a < b have a time: enter it at [a, b] and at [b, a], and 0 at [a, a]"
     limits = {}
     for a, b in combinations(range(p), 2):
         slower = SLOWER if SLOW_RANK[p] in (a, b) else 1
         took_s = max(s for r, other in ((a, b), (b, a)) for to, s in turns[r] if other in to)
         limits[a, b] = LEAST * 2 * slower * (LATENCY_S + NBYTES / BYTES_PER_S), MOST * took_s
-    for factor, fault in (
-        (1, None),
-        (p, "this is the mean over the ranks, but one rank measures each pair: sum"),
-        (
-            0.5,
-            "each time is there twice: both ranks of a pair enter it, and the sum over the ranks adds them",
-        ),
-    ):
-        if all(least <= factor * seconds[pair] <= most for pair, (least, most) in limits.items()):
-            return fault
-    pair, least, most = next(
-        (pair, *both) for pair, both in limits.items() if not both[0] <= seconds[pair] <= both[1]
-    )
-    what = f"the link needs {least / LEAST:.3f} s for a message there and back"
-    if seconds[pair] > most:
-        what = f"their messages took {most / MOST:.3f} s: start the clock after the barrier"
-    return f"result[{pair[0]}, {pair[1]}] is {seconds[pair]:.3f} s, but {what}"
+
+    def fits(factor: float) -> bool:
+        return all(least <= factor * seconds[pair] <= most for pair, (least, most) in limits.items())
+
+    if fits(1):
+        return
+    if fits(p):
+        yield "this is the mean over the ranks, but one rank measures each pair: sum"
+    if fits(0.5):
+        yield "each time is there twice: both ranks of a pair enter it, and the sum over the ranks adds them"
+    for (a, b), (least, most) in limits.items():
+        text = f"result[{a}, {b}] is {seconds[a, b]:.3f} s, but"
+        if seconds[a, b] < least:
+            yield f"{text} the link needs {least / LEAST:.3f} s for a message there and back"
+        if seconds[a, b] > most:
+            yield f"{text} their messages took {most / MOST:.3f} s: start the clock after the barrier"
 
 
 NOTE_THE_TIME = "seconds[a, b] = seconds[b, a] = perf_counter() - start"

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -251,64 +252,62 @@ def pass_cases() -> Iterator[Case]:
         yield Case(label, tuple(arguments))
 
 
-def look_at_overlap(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+def look_at_overlap(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
+    total = sum(backward.own for backward, _, _ in case.arguments)
     for rank, (outcome, (backward, _, plan)) in enumerate(zip(outcomes, case.arguments, strict=True)):
-        total = sum(each.own for each, _, _ in case.arguments)
-        fault = fault_of_notes(outcome.result[1], plan, backward.starts, case.ranks)
-        if fault := fault or fault_of_mean(outcome.arguments[1], total, case.ranks, "`grads`"):
-            return f"rank {rank}: {fault}"
-    return None
+        in_pass = faults_of_pass(outcome.result[1], plan, backward.starts, case.ranks)
+        for fault in chain(in_pass, faults_of_mean(outcome.arguments[1], total, case.ranks, "`grads`")):
+            yield f"rank {rank}: {fault}"
 
 
-def fault_of_notes(
+def faults_of_pass(
     notes: dict[str, Any], plan: Sequence[tuple[int, int]], starts: Sequence[int], p: int
-) -> str | None:
+) -> Iterator[str]:
     if notes["at"] is None:
-        return "`backward` was never called"
+        yield "`backward` was never called"
     if notes["waits"]:
-        return "it waits for a request inside `finished`, so the backward pass stands still: wait at the end"
-    if fault := fault_of_starts(notes["started"], plan, starts):
-        return fault
+        yield "it waits for a request inside `finished`, so the backward pass stands still: wait at the end"
+    yield from faults_of_starts(notes["started"], plan, starts)
     if notes["pending"]:
-        return "the function returned while an average was under way: wait for all requests"
-    if p > 1 and notes["untested"]:
-        bucket = plan[notes["untested"][0]]
-        return (
-            f"`finished` does not call Test() of the request of bucket {bucket}, which is under way, so the "
-            "MPI library may make no progress: call every request's own Test()"
+        yield "the function returned while an average was under way: wait for all requests"
+    for number in notes["untested"][: p - 1]:
+        yield (
+            f"`finished` does not call Test() of the request of bucket {plan[number]}, which is under way, "
+            "so the MPI library may make no progress: call every request's own Test()"
         )
-    return None
 
 
-def fault_of_starts(
+def faults_of_starts(
     started: Sequence[tuple[int, int, int]], plan: Sequence[tuple[int, int]], starts: Sequence[int]
-) -> str | None:
+) -> Iterator[str]:
     for number, (at, first, size) in enumerate(started):
         if number >= len(plan) or (first, first + size) != tuple(plan[number]):
             wanted = f"expected bucket {plan[number]}" if number < len(plan) else "expected no more buckets"
             is_inside = 0 <= first < plan[0][1]
             what = f"grads[{first}:{first + size}]" if is_inside else "an array that is not `grads`"
-            return f"average number {number + 1} is of {what}; {wanted}"
+            yield f"average number {number + 1} is of {what}; {wanted}"
         complete = max(start for start in starts if start <= first)
         if at is None or at > first:
-            return f"bucket {plan[number]} was started before it was complete: compare `start` with its start"
+            yield f"bucket {plan[number]} was started before it was complete: compare `start` with its start"
         if at < complete:
             when = "after the backward pass" if at == -1 else f"only at finished({at})"
-            return f"bucket {plan[number]} was started {when}; it is complete at finished({complete})"
+            yield f"bucket {plan[number]} was started {when}; it is complete at finished({complete})"
     left = plan[len(started) :]
     if left and started and started[-1][0] == 0:
-        return "one call of `finished` can complete several buckets: start all of them, with `while`"
-    return f"{len(left)} of {len(plan)} buckets were never averaged" if left else None
+        yield "one call of `finished` can complete several buckets: start all of them, with `while`"
+    if left:
+        yield f"{len(left)} of {len(plan)} buckets were never averaged"
 
 
-def fault_of_mean(got: Any, total: np.ndarray, p: int, name: str) -> str | None:
-    """Return how a result differs from the mean of p ranks, whose sum is `total`."""
+def faults_of_mean(got: Any, total: np.ndarray, p: int, name: str) -> Iterator[str]:
+    """Yield how a result differs from the mean of p ranks, whose sum is `total`."""
     wrong = difference(got, total / p, 1e-5, name)
     if wrong and not difference(got, total, 1e-5):
-        return f"{name} holds the sum over the ranks: divide by their number"
+        yield f"{name} holds the sum over the ranks: divide by their number"
     if wrong and not difference(got, total / p**2, 1e-5):
-        return f"{name} is divided by the number of ranks twice"
-    return wrong
+        yield f"{name} is divided by the number of ranks twice"
+    if wrong:
+        yield wrong
 
 
 AVERAGE_OVERLAPPED = Exercise(
@@ -386,14 +385,13 @@ def step_on_one_rank(case: Case) -> Sequence[Any]:
     return [(after, own) for own in np.array_split(velocity.astype(params[0].dtype), case.ranks)]
 
 
-def look_at_bytes(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+def look_at_bytes(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     largest = max(map(moved, outcomes))
     if largest > 2 * case.arguments[0][0].nbytes + SMALL_OBJECTS:
-        return (
+        yield (
             f"a rank has sent or received {largest:,} bytes, more than 2n values: reduce-scatter the "
             "gradients, and gather only the chunks of `params`"
         )
-    return None
 
 
 SHARDED_STEP = Exercise(

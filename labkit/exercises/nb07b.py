@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from labkit.exercises import wraps
 from labkit.exercises.cases import calls
 from labkit.exercises.compare import difference
 from labkit.exercises.exercise import Case, Exercise, Outcome
-from labkit.exercises.nb07 import fault_of_mean
+from labkit.exercises.nb07 import faults_of_mean
 from mpiwatch.report import counted
 
 # Exercise 7.7
@@ -118,15 +119,15 @@ def gradient_cases() -> Iterator[Case]:
         yield Case(layers_label(p, sizes, dtype), tuple(arguments))
 
 
-def look_at_chunks(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+def look_at_chunks(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     sums = [sum(layer) for layer in zip(*(backward.gradients for backward, _ in case.arguments), strict=True)]
     for rank, outcome in enumerate(outcomes):
         chunks, notes = outcome.result
         own = [np.array_split(each, case.ranks)[rank] for each in sums]
-        fault = next(faults_of_pass(notes, len(sums), case.ranks), None)
-        if fault := fault or fault_of_chunks(chunks, own, case.ranks):
-            return f"rank {rank}: {fault}"
-    return None
+        for fault in chain(
+            faults_of_pass(notes, len(sums), case.ranks), faults_of_chunks(chunks, own, case.ranks)
+        ):
+            yield f"rank {rank}: {fault}"
 
 
 def faults_of_pass(notes: dict[str, Any], layers: int, p: int) -> Iterator[str]:
@@ -160,11 +161,11 @@ def faults_of_pass(notes: dict[str, Any], layers: int, p: int) -> Iterator[str]:
         )
 
 
-def fault_of_chunks(result: Any, sums: Sequence[np.ndarray], p: int) -> str | None:
+def faults_of_chunks(result: Any, sums: Sequence[np.ndarray], p: int) -> Iterator[str]:
     if not isinstance(result, dict) or sorted(result) != list(range(len(sums))):
-        return f"expected a dict with the layers 0 to {len(sums) - 1} as keys, got {result!r:.60}"
-    faults = (fault_of_mean(result[k], each, p, f"the chunk of layer {k}") for k, each in enumerate(sums))
-    return next(filter(None, faults), None)
+        yield f"expected a dict with the layers 0 to {len(sums) - 1} as keys, got {result!r:.60}"
+    for k, total in enumerate(sums):
+        yield from faults_of_mean(result[k], total, p, f"the chunk of layer {k}")
 
 
 REDUCE_SCATTER_OVERLAPPED = Exercise(
@@ -254,41 +255,42 @@ def parameter_cases() -> Iterator[Case]:
             yield Case(f"{layers_label(p, sizes, dtype)}, order {order}", tuple(arguments))
 
 
-def look_at_uses(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+def look_at_uses(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     chunks, (_, _, order, _) = [arguments[0] for arguments in case.arguments], case.arguments[0]
     whole = [np.concatenate(each) for each in zip(*chunks, strict=True)]
     for rank, outcome in enumerate(outcomes):
         notes = outcome.result[1]
-        fault = fault_of_uses(notes["uses"], order, whole)
-        if not fault and notes["pending"]:
+        for fault in faults_of_uses(notes["uses"], order, whole):
+            yield f"rank {rank}: {fault}"
+        if notes["pending"]:
             fault = "the function returned while a gather was under way: start none after the last layer"
-        if fault:
-            return f"rank {rank}: {fault}"
-    return None
+            yield f"rank {rank}: {fault}"
 
 
-def fault_of_uses(uses: Sequence[dict[str, Any]], order: list[int], whole: list[np.ndarray]) -> str | None:
+def faults_of_uses(
+    uses: Sequence[dict[str, Any]], order: list[int], whole: list[np.ndarray]
+) -> Iterator[str]:
     for place, note in enumerate(uses):
         k, ahead, alive = (note[name] for name in ("k", "ahead", "alive"))
         if place >= len(order) or k != order[place]:
             wanted = f"layer {order[place]}" if place < len(order) else "no more calls"
-            return f"call {place + 1} of `use` is for layer {k}, expected {wanted}: follow `order`"
+            yield f"call {place + 1} of `use` is for layer {k}, expected {wanted}: follow `order`"
         if not note["complete"]:
-            return f"`use` gets layer {k} while its gather is under way: wait for its request first"
+            yield f"`use` gets layer {k} while its gather is under way: wait for its request first"
         if wrong := difference(note["params"], whole[k], 0.0, f"for layer {k}, `params`"):
             others = [j for j, each in enumerate(whole) if not difference(note["params"], each, 0.0)]
-            return f"`use` gets the parameters of layer {others[0]} for layer {k}" if others else wrong
-        faults = {
-            "no gather is under way: start the next layer's before you call `use`": (
-                ahead < 1 and place + 1 < len(order)
-            ),
-            f"{ahead} more are gathered: start only the next one's gather": ahead > 1,
-            "the next layer's gather has been waited for: wait just before its own `use`": note["waited"],
-            f"{alive} layers are in memory: keep no reference to those that have been used": alive > 2,
-        }
-        if found := next((fault for fault, is_there in faults.items() if is_there), None):
-            return f"while `use` has layer {k}, {found}"
-    return f"`use` was called for {len(uses)} of {len(order)} layers" if len(uses) < len(order) else None
+            yield f"`use` gets the parameters of layer {others[0]} for layer {k}" if others else wrong
+        during = f"while `use` has layer {k},"
+        if ahead < 1 and place + 1 < len(order):
+            yield f"{during} no gather is under way: start the next layer's before you call `use`"
+        if ahead > 1:
+            yield f"{during} {ahead} more are gathered: start only the next one's gather"
+        if note["waited"]:
+            yield f"{during} the next layer's gather has been waited for: wait just before its own `use`"
+        if alive > 2:
+            yield f"{during} {alive} layers are in memory: keep no reference to those that have been used"
+    if len(uses) < len(order):
+        yield f"`use` was called for {len(uses)} of {len(order)} layers"
 
 
 GATHER_AHEAD = Exercise(

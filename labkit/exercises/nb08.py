@@ -59,11 +59,10 @@ def equal_bytes(case: Case) -> Sequence[bool]:
     return [len({weights.tobytes() for (weights,) in case.arguments}) == 1] * case.ranks
 
 
-def look_at_bytes(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+def look_at_bytes(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     largest = max(map(moved, outcomes))
     if largest > SIZE + SMALL_OBJECTS:  # a quarter of the weights
-        return f"{largest:,} bytes sent or received: send a hash, a few bytes, not the weights"
-    return None
+        yield f"{largest:,} bytes sent or received: send a hash, a few bytes, not the weights"
 
 
 WEIGHTS_EQUAL = Exercise(
@@ -188,15 +187,14 @@ def buffers_cases() -> Iterator[Case]:
         )
 
 
-def look_at_bits(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+def look_at_bits(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     first = outcomes[0].arguments[0]
     for rank, outcome in enumerate(outcomes):
         if outcome.arguments[0].tobytes() != first.tobytes():
-            return (
+            yield (
                 f"right up to rounding, but ranks 0 and {rank} have different bits. Let every rank get all "
                 "terms and add them in the same order"
             )
-    return None
 
 
 AVERAGE_BUFFERS = Exercise(
@@ -273,16 +271,15 @@ def micro_batch_cases() -> Iterator[Case]:
         yield Case(label, tuple(arguments))
 
 
-def look_at_calls(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+def look_at_calls(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Return a finding if the gradient was not averaged by `Allreduce`, which the notebook counts."""
     for rank, outcome in enumerate(outcomes if case.ranks > 1 else []):
         names = sorted({call.name for call in outcome.calls})
         if "Allreduce" not in names:
-            return (
+            yield (
                 f"rank {rank}: expected one `Allreduce` of the gradient; the collectives called are "
                 f"{', '.join(names) or 'none'}"
             )
-    return None
 
 
 ACCUMULATE = Exercise(

@@ -102,11 +102,12 @@ exit $?
 """
 
 
-def look_at_the_script(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+def look_at_the_script(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     script = outcomes[0].result
     if not isinstance(script, str):
-        return f"expected the text of a script, got {type(script).__name__}. Is a `return` missing?"
-    return next(option_faults(script), None) or next(run_faults(script), None)
+        yield f"expected the text of a script, got {type(script).__name__}. Is a `return` missing?"
+    yield from option_faults(script)
+    yield from run_faults(script)
 
 
 JOB_SCRIPT = Exercise(
@@ -270,17 +271,16 @@ def spread_on_one_rank(wire: np.ndarray, limit: float) -> tuple[int, np.ndarray]
     return steps, wire
 
 
-def look_at_the_neighbours(case: Case, outcomes: Sequence[Outcome]) -> str | None:
+def look_at_the_neighbours(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     for rank, outcome in enumerate(outcomes if case.ranks > 1 else ()):
         for neighbour in ((rank - 1) % case.ranks, (rank + 1) % case.ranks):
             steps, sent = outcome.result[0], outcome.messages[neighbour]
             if sent < steps:
-                return (
+                yield (
                     f"the result is right, but in {steps} steps rank {rank} sent {sent} messages to its "
                     f"neighbour {neighbour}; let each rank compute its own part only, and send its ends in "
                     "every step"
                 )
-    return None
 
 
 SPREAD = Exercise(

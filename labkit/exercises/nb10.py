@@ -365,7 +365,7 @@ REFEREE = Exercise(
         "… is not one of the kinds": {'"none"': '"no fault"'},
         "… expected two values: kind, rank": 'def referee(figures):\n    return "none"',
     },
-    look=lambda case, outcomes: remark(int(case.label.split()[1]), outcomes[0].result),
+    look=lambda case, outcomes: filter(None, [remark(int(case.label.split()[1]), outcomes[0].result)]),
     hints=(
         "Write one check for each kind: what must hold in every correct job, and which figures show it? "
         "Each report breaks only one of these rules.",

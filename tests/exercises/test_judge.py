@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,8 +90,9 @@ def finding(
     return JudgeWithoutJob(each, CASES, mistakes).finding(by_case) or ""
 
 
-def sends(case: Case, outcomes: Sequence[Outcome]) -> str | None:
-    return f"sends {outcomes[0].sent}" if case.ranks == 3 else None
+def sends(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
+    if case.ranks == 3:
+        yield f"sends {outcomes[0].sent}"
 
 
 def in_pairs(produce: Produce) -> Produce:
