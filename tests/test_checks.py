@@ -47,9 +47,3 @@ def test_every_algorithm_on_eight_ranks() -> None:
     chosen = [check for check in CHECKS if check.endswith(f":{name}")]
     assert len(chosen) == 1
     assert run_checks(8, chosen) == {}
-
-
-@pytest.mark.parametrize("p", [thorough(3), thorough(5)])
-def test_a_hundred_sharded_steps_are_plain_ones(p: int) -> None:
-    chosen = [f"{HERE / 'train/checks/sharding.py'}:a_hundred_steps_of_every_model"]
-    assert run_checks(p, chosen, deadline_s=900) == {}

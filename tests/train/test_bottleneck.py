@@ -10,55 +10,37 @@ from labkit.comm.emulation import Link, describe, parse_link
 from labkit.train.bottleneck import Bottleneck, Straggler, links, parse
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("3:slow-processor=3", Bottleneck(3, "slow-processor", factor=3)),
-        ("0:slow-processor=1.5", Bottleneck(0, "slow-processor", factor=1.5)),
-        ("12:slow-link=100mbit", Bottleneck(12, "slow-link", link=Link(12.5e6))),
-        ("1:slow-link=1gbit+250us", Bottleneck(1, "slow-link", link=Link(125e6, 250e-6))),
-        ("1:slow-link=10", Bottleneck(1, "slow-link", factor=10)),
-        ("1:jitter=5ms", Bottleneck(1, "jitter", seconds=0.005)),
-        ("2:pause=1.5s@10", Bottleneck(2, "pause", seconds=1.5, step=10)),
-    ],
-)
-def test_a_bottleneck_is_parsed(text: str, expected: Bottleneck) -> None:
-    found = parse(text)
-    for name in ("rank", "kind", "factor", "seconds", "step"):
-        assert getattr(found, name) == pytest.approx(getattr(expected, name)), name
-    assert (found.link is None) == (expected.link is None)
-    if found.link and expected.link:
-        assert found.link.bytes_per_s == pytest.approx(expected.link.bytes_per_s)
-        assert found.link.latency_s == pytest.approx(expected.link.latency_s)
+def test_a_bottleneck_is_parsed() -> None:
+    for text, expected in {
+        "3:slow-processor=3": Bottleneck(3, "slow-processor", factor=3),
+        "0:slow-processor=1.5": Bottleneck(0, "slow-processor", factor=1.5),
+        "12:slow-link=100mbit": Bottleneck(12, "slow-link", link=Link(12.5e6)),
+        "1:slow-link=10": Bottleneck(1, "slow-link", factor=10),
+        "1:slow-link=100": Bottleneck(1, "slow-link", factor=100),
+        "1:jitter=5ms": Bottleneck(1, "jitter", seconds=0.005),
+        "2:pause=1.5s@10": Bottleneck(2, "pause", seconds=1.5, step=10),
+    }.items():
+        assert parse(text) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("", "RANK:KIND=AMOUNT"),
-        ("3", "3:slow-processor=3"),
         ("3:slow=3", "3:slow-link=100mbit"),
         ("-1:jitter=5ms", "RANK:KIND=AMOUNT"),
         ("3:slow-processor=0.5", "1 to 1,000,000"),
         (f"3:slow-processor={'9' * 400}", "1 to 1,000,000"),
         (f"3:jitter={'9' * 20}s", "expected a time"),
-        ("3:slow-processor=3x", "1 to 1,000,000"),
         ("3:slow-processor=nan", "1 to 1,000,000"),
-        ("3:slow-link=100", None),
-        ("3:slow-link=0mbit", "100mbit"),
         ("3:slow-link=100furlongs", "100furlongs"),
         ("3:slow-link=0.5", "'0.5'"),
-        ("3:jitter=5", "5ms"),
         ("3:jitter=5ms@3", "5ms"),
         ("3:pause=2s", "2s@10"),
         ("3:pause=2s@0", "2s@10"),
-        ("3:pause=@3", "2s@10"),
     ],
 )
-def test_other_texts_raise_an_error_that_shows_the_format(text: str, words: str | None) -> None:
-    if words is None:
-        assert parse(text).factor == 100
-        return
+def test_other_texts_raise_an_error_that_shows_the_format(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=r"expected") as error:
         parse(text)
     assert words in str(error.value)

@@ -6,8 +6,6 @@ import pytest
 
 from labkit.train import Buckets
 
-MB = 10**6
-
 
 @pytest.mark.parametrize("n", [0, 1, 2, 24, 25, 26, 1000, 9_231_114])
 @pytest.mark.parametrize("settings", [(1, 1), (100, 100), (100, 1000), (1000, 100), (4e6, 5e5), (1e12, 1e12)])
@@ -24,12 +22,6 @@ def test_buckets_cover_the_gradient_from_its_end_to_its_start(n: int, settings: 
         assert max(sizes[0], sizes[-1]) <= max(4, min(settings))
     halves = buckets.plan(n, itemsize=8)
     assert len(halves) >= len(bounds)
-
-
-def test_the_last_bucket_of_vgg_11_is_small_and_none_exceeds_its_cap() -> None:
-    plan = Buckets(4 * MB, MB // 2).plan(9_231_114)
-    assert plan[0] == (9_231_114 - MB // 8, 9_231_114) and plan[-1] == (0, MB // 8)
-    assert max(stop - start for start, stop in plan) == MB
 
 
 def test_sizes_that_are_none_are_refused() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from labkit.comm import Averaging, CountingComm
+from labkit.comm import Averaging
 from labkit.data import strided
 from labkit.nn import SGD, Model, mlp
 from labkit.train import Batches, Buckets, Contributions, Step, Straggler, train
@@ -145,13 +145,18 @@ def check_a_rank_that_raises_ends_its_helper_and_is_reported_with_the_bucket(com
     world.deadline_s = deadline
 
 
-def check_what_buckets_do_not_fit_is_refused(comm: MPI.Intracomm) -> None:
+def check_what_cannot_overlap_is_refused(comm: MPI.Intracomm) -> None:
     for settings, said in (
         ({"callbacks": [Contributions()]}, "Contributions, which reads each rank's own gradient"),
         ({"average_after_step": True}, "average_after_step"),
         ({"algorithm": lambda comm, gradient, weight: None}, "labkit.comm.Averaging"),
+        ({"shard_state": "everything"}, "expected shard_state to be one of none, optimizer"),
         (
-            {"algorithm": Averaging("ring", "mean", "top-k"), "shard_state": "optimizer"},
+            {"shard_state": "optimizer", "algorithm": Averaging("tree")},
+            "expected the algorithm mpi or ring with shard_state optimizer",
+        ),
+        (
+            {"shard_state": "optimizer", "algorithm": Averaging("ring", "mean", "top-k")},
             "the compression none, got ring and top-k",
         ),
     ):
@@ -159,14 +164,3 @@ def check_what_buckets_do_not_fit_is_refused(comm: MPI.Intracomm) -> None:
     if comm.size > 1:
         differ = Buckets(1000 + comm.rank)
         assert "expected buckets = " in error_on_every_rank(comm, lambda: trained(comm, buckets=differ))
-
-
-def check_messages_of_buckets_are_counted(comm: MPI.Intracomm) -> None:
-    counting, model = CountingComm(comm), mlp(6, 3)
-    for _ in range(2):
-        counting.reset()
-        trained(counting, algorithm=Averaging("ring"), buckets=SMALL, batch=64)
-        rows = {row.name: row for row in counting.traffic()}
-        if comm.size > 1:
-            assert rows["ring_allreduce"].calls == len(SMALL.plan(model.params.size))
-            assert rows["ring_allreduce"].sent.sum() == 2 * (comm.size - 1) * model.params.nbytes

@@ -19,11 +19,11 @@ from mpi4py import MPI
 
 from labkit.comm import ALGORITHMS, Averaging, SharedSet
 from labkit.data import Augmentation
-from labkit.nn import SGD, AdamW, Model, lr_schedules, softmax_regression
+from labkit.nn import SGD, AdamW, Model, lr_schedules
 from labkit.train import Batches, Buckets, Callback, Checkpoints, Epoch, Step, train
 from labkit.train.checkpoints import read_checkpoint
 from tests.raising import error_on_every_rank
-from tests.train.models import convolutional, labelled, normalised
+from tests.train.models import convolutional, normalised
 
 MEASURED = {"wait_s", "transfer_s", "time_s"}
 
@@ -248,13 +248,6 @@ def check_unfit_checkpoints_are_refused_before_training(comm: MPI.Intracomm) -> 
         assert "found no such file" in error_on_every_rank(comm, missing)
 
 
-def trained(comm: MPI.Intracomm, model: Model, file: Path, resume: bool, **settings: Any) -> list[Epoch]:
-    """Train a flat model on a shard of its own for one epoch."""
-    batches = Batches(comm, *labelled(8), 4 * comm.size)
-    saves = Checkpoints(file, every_steps=1, resume=resume)
-    return train(comm, model, batches, epochs=1, lr=0.1, checkpoints=saves, **settings)
-
-
 def check_a_checkpoint_that_cannot_be_written_leaves_the_one_before(comm: MPI.Intracomm) -> None:
     """A disk is full when rank 0 flushes the checkpoint to it."""
     with folder(comm) as path, pytest.MonkeyPatch.context() as patched:
@@ -282,16 +275,14 @@ def full_disk(file: int) -> None:
 
 def check_a_run_that_diverges_keeps_its_last_checkpoint(comm: MPI.Intracomm) -> None:
     with folder(comm) as path:
-        file = path / "run.npz"
-        trained(comm, softmax_regression(6, 3), file, False)
-        comm.Barrier()
-        kept = file.read_bytes()
-        poisoned = partial(trained, comm, softmax_regression(6, 3), file, False, algorithm=poison)
-        assert "diverges" in error_on_every_rank(comm, poisoned)
-        assert file.read_bytes() == kept
+        run = Run(comm, path / "run.npz")
+        run.stopped(3, every_steps=2)
+        kept = run.file.read_bytes()
+        poisoned = Run(comm, run.file, algorithm=poison)
+        assert "diverges" in error_on_every_rank(comm, lambda: poisoned(every_steps=2))
+        assert run.file.read_bytes() == kept
 
 
 def poison(comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
     """Make the averaged gradient infinite."""
-    ALGORITHMS["mpi"](comm, gradient, weight)
     gradient[...] = np.inf

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from mmap import PAGESIZE
 from typing import Any
 
@@ -16,13 +16,12 @@ from mpi4py import MPI
 
 from labkit.comm import ALGORITHMS, Averaging, CountingComm, EmulatedComm, Link
 from labkit.data import strided
-from labkit.nn import SGD, AdamW, Model, flat, lenet5, vgg11
+from labkit.nn import SGD, AdamW, Model, flat, lenet5
 from labkit.nn.layers import Dense, ReLU
 from labkit.nn.model import Classifier
-from labkit.train import Batches, Buckets, Contributions, sharding, train
+from labkit.train import Batches, Buckets, sharding, train
 from labkit.train.memory import Memory, resident
 from labkit.train.settings import SHARD_STATES
-from tests.raising import error_on_every_rank
 from tests.train.checks.resuming import Run, assert_same, folder
 from tests.train.models import convolutional, labelled, normalised
 
@@ -31,11 +30,10 @@ OPTIMIZERS = partial(SGD, momentum=0.9, weight_decay=1e-3), AdamW, None
 SMALL = Buckets(bytes=1000, first_bytes=100)
 
 
-def deep(layers: int = 5, dtype: Any = np.float32, width: int = 24) -> Model:
+def deep(width: int = 24) -> Model:
     """Return an MLP of equal layers: 3 to 5 buckets in each, and buckets that cut a layer in two."""
-    named = [(f"{kind.__name__}{i}", kind) for i in range(layers) for kind in (Dense, ReLU)]
-    made = [(name, Dense(width, gain=2) if kind is Dense else ReLU()) for name, kind in named]
-    return Classifier("deep", [*made, ("last", Dense(3))], (6,), 0, dtype)
+    pairs = [((f"dense{i}", Dense(width, gain=2)), (f"relu{i}", ReLU())) for i in range(5)]
+    return Classifier("deep", [*chain(*pairs), ("last", Dense(3))], (6,), 0, np.float32)
 
 
 def images(n: int, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -73,41 +71,6 @@ def check_sharded_weights_are_plain_ones_bit_for_bit(comm: MPI.Intracomm) -> Non
             if "optimizer" in kind:
                 near = trained(comm, **{**settings, "algorithm": ALGORITHMS["mpi"]}, shard_state=state)
                 np.testing.assert_allclose(near.params, expected.params, rtol=0, atol=2e-5)
-
-
-def differences(comm: MPI.Intracomm, make: Any, optimizer: Any, epochs: int = 20) -> dict[str, float]:
-    """Return by how much a weight differs, at most, from plain training: by algorithm and what is sharded.
-
-    A hundred steps of five samples each. The ring trains in float32, with the same buckets as plain training.
-    The MPI library trains in float64, and plain training has no buckets: with batch normalisation, the steps
-    make of float32's rounding a tenth of a weight, in two plain runs as well.
-    """
-    nbytes, mine = make().params.nbytes, strided(25, comm.rank, comm.size)
-    same = Buckets(nbytes / 4, nbytes / 16)
-
-    def weights(dtype: Any, **kind: Any) -> np.ndarray:
-        model, rng = make(dtype=dtype), np.random.default_rng(1)
-        x, y = rng.normal(size=(25, *model.input_shape)).astype(dtype), rng.integers(0, 3, 25)
-        batches, lr = Batches(comm, x[mine], y[mine], 5), 0.001 if optimizer is AdamW else 0.01
-        train(comm, model, batches, epochs=epochs, lr=lr, optimizer=optimizer(model.params), **kind)
-        return model.params
-
-    found = {}
-    for name, dtype, buckets in ("ring", np.float32, same), ("mpi", np.float64, None):
-        plain = weights(dtype, algorithm=ALGORITHMS[name], buckets=buckets)
-        for state in SHARDED:
-            sharded = weights(dtype, algorithm=ALGORITHMS[name], buckets=same, shard_state=state)
-            found[f"{name} {state}"] = float(np.abs(sharded - plain).max())
-    return found
-
-
-def a_hundred_steps_of_every_model(comm: MPI.Intracomm) -> None:
-    """Compare all sharded runs with plain ones. This takes minutes, so a thorough test calls it."""
-    for make in deep, lenet5, partial(vgg11, width=8):
-        for optimizer in OPTIMIZERS[:2]:
-            for name, difference in differences(comm, make, optimizer).items():
-                most = 0 if name.startswith("ring") else 1e-6
-                assert difference <= most, (make, optimizer, name, difference)
 
 
 @contextmanager
@@ -223,19 +186,3 @@ def check_another_number_of_ranks_resumes_a_sharded_run(comm: MPI.Intracomm) -> 
                 expected, _ = Run(comm, path / "unbroken.npz", **kind)()
                 if comm.rank == 0:
                     np.testing.assert_allclose(resumed.params, expected.params, rtol=0, atol=1e-4)
-
-
-def check_what_cannot_be_sharded_is_refused(comm: MPI.Intracomm) -> None:
-    for settings, said in (
-        ({"callbacks": [Contributions()]}, "Contributions, which reads each rank's own gradient"),
-        ({"average_after_step": True}, "expected shard_state none with average_after_step"),
-        ({"algorithm": ALGORITHMS["tree"]}, "expected the algorithm mpi or ring with shard_state optimizer"),
-        ({"shard_state": "everything"}, "expected shard_state to be one of none, optimizer"),
-    ):
-        given = {"shard_state": "optimizer", **settings}
-        assert said in error_on_every_rank(comm, lambda: trained(comm, **given))  # noqa: B023
-    if comm.size > 1:
-        differ = "optimizer" if comm.rank else "none"
-        assert "expected shard_state = " in error_on_every_rank(
-            comm, lambda: trained(comm, buckets=SMALL, shard_state=differ)
-        )

@@ -16,41 +16,34 @@ from mpi4py import MPI
 from labkit import data
 from labkit.cli import main
 from labkit.comm import SharedSet
-from labkit.nn import Model, linear_regression, softmax_regression
-from labkit.train import Batches, Contributions, Epoch, train
+from labkit.nn import linear_regression, softmax_regression
+from labkit.train import Batches, train
 from tests.made_sets_on_ranks import made_set
 from tests.raising import error_on_every_rank
 
 LR = 0.02  # at 0.1 the loss on these images of noise rises, and rounding errors grow with it
 
 
-def trained(
-    comm: MPI.Intracomm, name: str, shared_set: SharedSet, pace: list[float], batch: int
-) -> tuple[Model, list[Epoch]]:
-    """Train for three epochs on the shards of a scheme."""
-    batches = Batches.of(comm, shared_set, name, batch, seed=5, speeds=pace)
-    shards = [batches.epoch(number).x for number in (1, 2, 3)]
-    assert all((x is shards[0]) == (name != "shuffled") for x in shards[1:])
-    model = softmax_regression(shared_set.features, shared_set.outputs)
-    return model, train(comm, model, batches, epochs=3, lr=LR)
-
-
 def check_training_on_ranks_equals_training_on_one_rank(comm: MPI.Intracomm) -> None:
+    """The shards of ranks that are unequally fast, over three epochs."""
     with made_set(comm, n=103):
-        for name in ("strided", "shuffled", "weighted"):
-            model, rows = trained(
-                comm, name, SharedSet(comm, "mnist"), [1.0 + 3 * r for r in range(comm.size)], 10
-            )
-            twin, alone = trained(MPI.COMM_SELF, name, SharedSet(MPI.COMM_SELF, "mnist"), [1.0], 10)
-            scale = np.abs(twin.params).max()
-            np.testing.assert_allclose(model.params, twin.params, rtol=0, atol=2e-6 * scale)
-            np.testing.assert_allclose(
-                [row.global_loss for row in rows], [row.global_loss for row in alone], rtol=1e-5
-            )
+        for scheme in "strided", "shuffled", "weighted":
+            models, losses = [], []
+            for on in comm, MPI.COMM_SELF:
+                speeds = [1.0 + 3 * rank for rank in range(on.size)]
+                dataset = SharedSet(on, "mnist")
+                batches = Batches.of(on, dataset, scheme, 10, seed=5, speeds=speeds)
+                shards = [batches.epoch(number).x for number in (1, 2, 3)]
+                assert all((x is shards[0]) == (scheme != "shuffled") for x in shards[1:])
+                model = softmax_regression(dataset.features, dataset.outputs)
+                losses.append([row.global_loss for row in train(on, model, batches, epochs=3, lr=LR)])
+                models.append(model.params)
+            np.testing.assert_allclose(*models, rtol=0, atol=2e-6 * np.abs(models[1]).max())
+            np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
 def check_a_data_set_in_files_trains_or_is_reported_missing(comm: MPI.Intracomm) -> None:
-    options = (
+    options = [
         "--model",
         "softmax",
         "--data",
@@ -61,7 +54,7 @@ def check_a_data_set_in_files_trains_or_is_reported_missing(comm: MPI.Intracomm)
         "0.01",
         "--shard",
         "shuffled",
-    )
+    ]
     for there in True, False:
         out = Path(comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None))
         printed = io.StringIO()
@@ -129,19 +122,3 @@ def check_every_rank_raises_if_slices_or_shards_do_not_fit(comm: MPI.Intracomm) 
             comm, lambda batches=batches: train(comm, linear_regression(), batches, epochs=3, lr=0.1)
         )
         assert words in said, said
-
-
-def check_a_local_loss_rises_while_the_global_loss_falls_at_every_step(comm: MPI.Intracomm) -> None:
-    """Report A's case on any number of ranks: the rank in the middle holds outlying samples."""
-    if comm.size == 1:
-        return
-    n = 1000
-    whole = data.linear(n, seed=22, outlying=data.contiguous(n, comm.size // 2, comm.size))
-    mine = data.contiguous(n, comm.rank, comm.size)
-    batches = Batches(comm, whole.x_train[mine], whole.y_train[mine])
-    rows = train(comm, linear_regression(), batches, epochs=10, lr=0.01, callbacks=[Contributions()])
-    assert np.all(np.diff([row.global_loss for row in rows]) < 0)
-    if comm.rank == 0:
-        assert np.all(np.diff([row.local_loss for row in rows]) > 0)
-    if comm.rank == comm.size // 2:
-        assert rows[0].contribution["b"] > 1, rows[0]
