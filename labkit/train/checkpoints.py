@@ -63,11 +63,9 @@ class Checkpoints:
 class Saving:
     """The checkpoints of one run on one rank: enter it before the run, which begins at `position`.
 
-    A checkpoint holds arrays that a resumed run overwrites in place: parameters and optimiser state are equal
-    on all ranks unless they average after the step, a rank's `_own` are not. Of a sharded run it holds the
-    whole arrays, as of any other: so it can be resumed on other ranks, and sharded in another way or not at
-    all. `_about` describes the run: a checkpoint of a run with another description is refused. `batches` say
-    whether another number of ranks would train on the same samples in each step.
+    A checkpoint holds arrays that a resumed run overwrites in place: the whole parameters and optimiser
+    state, also of a sharded run, and what each rank has of its own. `_about` describes the run: a checkpoint
+    of a run with another description is refused.
 
     A signal reaches the ranks at different moments, and perhaps only one of them. If each acted by itself,
     they would write the states of different steps. So a rank only takes note of it, and all ranks agree after

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,14 +21,6 @@ from mpiwatch.report import counted
 LABEL, NUMBER = 29, 9  # columns
 BARS = "▁▂▃▄▅▆▇█"
 MOST_BARS = 60  # in a line
-
-
-class Row(NamedTuple):
-    """One quantity: what each rank measured, and the report's figures, one for each rank or one for all."""
-
-    name: str
-    measured: list[float]
-    printed: list[float]
 
 
 # By report, what it prints: the table, the column with the figures, and what they are divided by, under the
@@ -120,10 +112,12 @@ def compare(
     log_every: int | None,
     *,
     figures: Mapping[str, list[float]],
-) -> list[Row]:
+) -> list[dict[str, Any]]:
     """Return what the report of a preset prints, from the measurements of all ranks, beside these figures.
 
-    `ended` is what each rank found at the end of the run, and `iterations` the table of run_record.py.
+    `ended` is what each rank found at the end of the run, and `iterations` the table of run_record.py. Each
+    row has the "name" of a quantity, what was "measured" on each rank, and what is "printed" in the report,
+    one figure for each rank or one for all.
     """
     by_rank = [[row for row in rows if row.rank == one["rank"]] for one in ended]
     report = PRESETS[preset].report
@@ -135,19 +129,18 @@ def compare(
         found["training accuracy (%)"] = [_accuracy(own) for own in by_rank]
     for at in (0, -1) if report in "ABE" else ():
         epochs = [own[at] for own in by_rank]
-        number = epochs[0].epoch
-        if report == "E":
-            found[f"loss, epoch {number}"] = [epoch.local_loss for epoch in epochs]
-            found[f"accuracy, epoch {number} (%)"] = [_accuracy([epoch]) for epoch in epochs]
-            continue
-        for name in epochs[0].contribution:
-            found[f"mean gradient {name}, epoch {number}"] = [epoch.gradient_mean[name] for epoch in epochs]
+        when = f"epoch {epochs[0].epoch}"
+        for name in epochs[0].contribution if report != "E" else ():
+            found[f"mean gradient {name}, {when}"] = [epoch.gradient_mean[name] for epoch in epochs]
             parts = [100 * epoch.contribution[name] for epoch in epochs]
-            found[f"contribution {name} (%), epoch {number}"] = parts
-        found[f"loss, epoch {number}"] = [epoch.local_loss for epoch in epochs]
-        found[f"global loss, epoch {number}"] = [epoch.global_loss for epoch in epochs]
-        sync_ms = [1e3 * (epoch.wait_s + epoch.transfer_s) for epoch in epochs]
-        found[f"sync time, epoch {number} (ms)"] = sync_ms
+            found[f"contribution {name} (%), {when}"] = parts
+        found[f"loss, {when}"] = [epoch.local_loss for epoch in epochs]
+        if report == "E":
+            found[f"accuracy, {when} (%)"] = [_accuracy([epoch]) for epoch in epochs]
+        else:
+            found[f"global loss, {when}"] = [epoch.global_loss for epoch in epochs]
+            sync_ms = [1e3 * (epoch.wait_s + epoch.transfer_s) for epoch in epochs]
+            found[f"sync time, {when} (ms)"] = sync_ms
     if report in "CDE":
         found["test accuracy (%)"] = [100 * one["test_accuracy"] for one in ended]
     if report == "C":
@@ -156,25 +149,27 @@ def compare(
     else:
         found["training time (s)"] = [one["total_s"] for one in ended]
     return [
-        Row(name, [float(value) for value in measured], figures.get(name, []))
+        {"name": name, "measured": [*map(float, measured)], "printed": figures.get(name, [])}
         for name, measured in found.items()
     ]
 
 
-def as_text(preset: str, compared: Sequence[Row], remarks: Sequence[str], losses: np.ndarray) -> str:
+def as_text(
+    preset: str, compared: Sequence[Mapping[str, Any]], remarks: Sequence[str], losses: np.ndarray
+) -> str:
     """Return the comparison as text, with a column for each rank; without figures, show the loss as a curve.
 
     Shape: losses (iterations,).
     """
-    chosen, has_figures = PRESETS[preset], any(row.printed for row in compared)
-    ranks = len(compared[0].measured)
+    chosen, has_figures = PRESETS[preset], any(row["printed"] for row in compared)
+    ranks = len(compared[0]["measured"])
     head = "measured on ranks 0, 1, …" if ranks > 2 else "measured"
     width = max(NUMBER * ranks, len(head)) + 1
     lines = [f"Report {chosen.report}, {chosen.about}", *remarks]
     lines.append(f"{'':{LABEL}}{head:{width}}{(chosen.against or 'report') * has_figures}".rstrip())
     for row in compared:
-        figures = (_numbers(row.printed) or "–") * has_figures
-        lines.append(f"{row.name:{LABEL}}{_numbers(row.measured):{width}}{figures}".rstrip())
+        figures = (_numbers(row["printed"]) or "–") * has_figures
+        lines.append(f"{row['name']:{LABEL}}{_numbers(row['measured']):{width}}{figures}".rstrip())
     if not has_figures:
         lines += [
             "The shape of the loss, from its lowest to its highest value:",

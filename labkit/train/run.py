@@ -210,7 +210,7 @@ def run(  # noqa: PLR0915 (a run from its beginning to its end)
         if preset and comm.rank == 0:
             table = iterations(steps_of_ranks, comm.size)
             compared = compare(preset, rows, table, about["ended"], settings.log_every, figures=figures)
-            about["comparison"] = [row._asdict() for row in compared]
+            about["comparison"] = compared
             printer.note(as_text(preset, compared, remarks, table["loss"].mean(axis=0)))
 
         def save() -> None:
@@ -250,18 +250,17 @@ def _stored(comm: MPI.Intracomm, out: Path) -> dict[str, Any]:
     It says when the run was "started", on which "preset" and on how many "ranks", and how many "steps" are
     done. Raise CollectiveError on every rank if there is none, or if it is damaged.
     """
-    found, why = {}, None
+    about: dict[str, Any] = {}
+    why = None
     if comm.rank == 0:
         try:
-            stored, _ = read_checkpoint(out / CHECKPOINT)
-            progress = stored["progress"]
-            found = {**stored["settings"], "ranks": len(progress), "steps": progress[0]["done"]}
+            about, _ = read_checkpoint(out / CHECKPOINT)
         except ValueError as error:
             why = f"cannot resume: {error}"
-    found, why = comm.bcast((found, why))
+    about, why = comm.bcast((about, why))
     if why:
         raise CollectiveError(why)
-    return found
+    return {**about["settings"], "ranks": len(about["progress"]), "steps": about["progress"][0]["done"]}
 
 
 def _preset(comm: MPI.Intracomm, name: str | None) -> dict[str, Any]:

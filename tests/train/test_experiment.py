@@ -20,7 +20,7 @@ import pytest
 from labkit.data import SOURCES
 from labkit.nn import mlp
 from labkit.train import load_run
-from labkit.train.comparison import Row, as_text, beside
+from labkit.train.comparison import as_text, beside
 from labkit.train.presets import PRESETS
 from labkit.train.run_record import PARTS, load_iterations, save_record
 from labkit.train.settings import RECIPES, Settings
@@ -189,11 +189,12 @@ def test_the_reports_figures_stand_beside_those_of_its_own_data_and_ranks_only(
         assert beside(name, of_data[preset.data], 3, tmp_path / "run")[0] == {}
     figures, remarks = beside(name, of_data[preset.data], preset.ranks, tmp_path / "run")
     assert figures and not remarks
-    rows = [Row(row, [1234.5678] * preset.ranks, values) for row, values in figures.items()]
+    measured = [1234.5678] * preset.ranks
+    rows = [{"name": row, "measured": measured, "printed": values} for row, values in figures.items()]
     text = as_text(name, rows, remarks, np.arange(3.0))
     assert f"Report {preset.report}" in text and (preset.against or "report") in text.splitlines()[1]
     assert all(f"{values[0]:.4g}" in text for values in figures.values() if not math.isnan(values[0]))
-    alone = as_text(name, [row._replace(printed=[]) for row in rows], remarks, np.arange(3.0))
+    alone = as_text(name, [{**row, "printed": []} for row in rows], remarks, np.arange(3.0))
     assert "▁▅█  this run" in alone and ("the report" in alone) == (name == "report-e-ring")
     assert max(map(len, [*text.splitlines(), *alone.splitlines()])) <= 101
     if not preset.against:
