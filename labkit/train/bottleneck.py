@@ -36,9 +36,6 @@ KINDS = {
     "jitter": "a time such as 5ms",
     "pause": "a time and a step such as 2s@10",
 }
-EXPECTED = (
-    "expected RANK:KIND=AMOUNT such as 3:slow-processor=3, 3:slow-link=100mbit, 3:jitter=5ms or 3:pause=2s@10"
-)
 SPEED_REPEATS = 15
 T = TypeVar("T")
 
@@ -63,7 +60,10 @@ def parse(text: str) -> Bottleneck:
     """Return the bottleneck that a text such as "3:jitter=5ms" describes. Raise ValueError for other text."""
     parts = re.fullmatch(r"(\d+):([a-z-]+)=(.+)", text.strip())
     if not parts or parts[2] not in KINDS:
-        raise ValueError(f"{EXPECTED}, got {text!r}")
+        raise ValueError(
+            "expected RANK:KIND=AMOUNT such as 3:slow-processor=3, 3:slow-link=100mbit, 3:jitter=5ms or "
+            f"3:pause=2s@10, got {text!r}"
+        )
     rank, kind, amount = int(parts[1]), parts[2], parts[3]
     number = float(amount) if re.fullmatch(r"\d+(\.\d+)?", amount) else 0.0
     if kind in ("slow-processor", "slow-link") and 1 <= number <= MOST:

@@ -90,9 +90,6 @@ class Contributions(Callback):
     reads_gradients = True
 
     def __init__(self) -> None:
-        self._reset()
-
-    def _reset(self) -> None:
         # Sums over the samples of an epoch: of this rank's gradients, and of all ranks'.
         self._own: np.ndarray | None = None
         self._all: np.ndarray | None = None
@@ -112,21 +109,13 @@ class Contributions(Callback):
         named = len(model.shapes) <= MOST_NAMES
         parts, sums = (model.views(array) if named else {ALL: array} for array in (self._own, self._all))
         weight = self._weight or math.nan  # a rank without samples has no gradient of its own
-        epoch.gradient_norm = {name: float(np.linalg.norm(part)) / weight for name, part in parts.items()}
-        epoch.gradient_mean = {name: float(part.mean()) / weight for name, part in parts.items()}
-        epoch.contribution = {name: contribution(parts[name], sums[name]) for name in parts}
-        self._reset()
-
-
-def contribution(part: np.ndarray, total: np.ndarray) -> float:
-    """Return ‖part‖ / ‖total‖, as a fraction; NaN if the total is zero.
-
-    `part` is one rank's gradient and `total` the sum over all ranks, of the same shape. If the ranks'
-    gradients point in different directions, the sum can be shorter than a part: then that rank's contribution
-    is greater than 1.
-    """
-    length = float(np.linalg.norm(total))
-    return float(np.linalg.norm(part)) / length if length else math.nan
+        for name, part in parts.items():
+            # The sum is shorter than a part if the ranks' gradients point in different directions.
+            length, whole = float(np.linalg.norm(part)), float(np.linalg.norm(sums[name]))
+            epoch.gradient_norm[name] = length / weight
+            epoch.gradient_mean[name] = float(part.mean()) / weight
+            epoch.contribution[name] = length / (whole or math.nan)
+        self._own, self._all, self._weight = None, None, 0.0
 
 
 class Timeline(Callback):

@@ -14,6 +14,13 @@ PARTS = "compute_s", "wait_s", "communication_s"
 RAW = "run.json", "model.npz", "sync_times.csv", "trace.json"
 BY_RANK = "hosts", "cores", "ended"  # lists in run.json with an entry for each rank
 NOT_OF_REGRESSIONS = "ended/*/test_correct"  # None there
+ABSENT = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    IndexError,
+)  # or of another kind
 
 
 class Record(NamedTuple):
@@ -103,11 +110,12 @@ def missing(directory: str | Path) -> list[str]:
     with suppress(OSError), (directory / "iterations.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     record = Record(run, rows, frozenset(path.name for path in directory.iterdir()))
-    return [name for name, needed in ITEMS.items() if not _held(record, needed)]
-
-
-def _held(record: Record, needed: tuple[str, ...] | Callable[[Record], bool]) -> bool:
-    try:
-        return needed(record) if callable(needed) else all(map(record.holds, needed))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):  # absent, or of another kind
-        return False
+    left_out = []
+    for name, needed in ITEMS.items():
+        held = False
+        with suppress(
+            KeyError, TypeError, ValueError, AttributeError, IndexError
+        ):  # absent, or of another kind
+            held = needed(record) if callable(needed) else all(map(record.holds, needed))
+        left_out += [] if held else [name]
+    return left_out

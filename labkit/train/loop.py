@@ -259,13 +259,16 @@ def end_epoch(comm: MPI.Intracomm, model: Model, sums: Position, settings: Mappi
         row.global_accuracy = float(correct.sum() / samples.sum())
     synchronise_buffers(comm, model, settings["buffers"], sums.samples)
     if settings["average_after_step"]:
-        row.drift = drift(comm, model)
+        first = model.params.copy()
+        comm.Bcast(first)
+        apart = np.linalg.norm(model.params - first) / np.linalg.norm(first)
+        row.drift = float(comm.allreduce(float(apart), MPI.MAX))
     elif settings["check_weights"]:
-        with_buffers = settings["buffers"] != "leave"
-        sharded = settings["shard_state"] == "parameters"  # then there are no two copies
-        check_replicas(
-            comm, model, params=not sharded, buffers=with_buffers, when=f"after epoch {sums.epoch}"
-        )
+        # With sharded parameters, there are no two copies of them.
+        arrays = {} if settings["shard_state"] == "parameters" else {"parameters": model.params}
+        arrays |= {"buffers": model.buffers} if settings["buffers"] != "leave" else {}
+        for name, array in arrays.items():
+            check_replicas(comm, array, f"after epoch {sums.epoch}", f"the {name} of {model.name!r}")
     return row
 
 
@@ -296,45 +299,29 @@ def synchronise_buffers(comm: MPI.Intracomm, model: Model, how: Buffers, samples
     model.buffers[...] = np.average(buffers, axis=0, weights=weights)
 
 
-def check_replicas(
-    comm: MPI.Intracomm, model: Model, *, params: bool = True, buffers: bool, when: str
-) -> None:
-    """Check that all ranks have the same parameters, buffers or both, bit for bit.
+def check_replicas(comm: MPI.Intracomm, array: np.ndarray, when: str, what: str) -> None:
+    """Check that all ranks have the same array, bit for bit.
 
     Each rank hashes its bytes (about 1 GB/s), and one small allgather compares the hashes. Collective. Raise
-    CollectiveError on every rank if they differ: the message says `when` and names the ranks that differ from
-    the majority, or from rank 0 if there is none.
+    CollectiveError on every rank if they differ: the message names the ranks that differ from the majority,
+    or from rank 0 if there is none.
     """
-    arrays = {"parameters": model.params} if params else {}
-    arrays |= {"buffers": model.buffers} if buffers else {}
-    hashes = comm.allgather([hash_of(array) for array in arrays.values()])
-    for what, found in zip(arrays, zip(*hashes, strict=True), strict=True):
-        common = Counter(found).most_common(1)[0][0]  # the first in the order of ranks, if there is a tie
-        others = [rank for rank, each in enumerate(found) if each != common]
-        if others:
-            equal = [rank for rank, each in enumerate(found) if each == common]
-            raise CollectiveError(
-                f"{when}, {ranks_phrase(others, comm.size)}: the {what} of {model.name!r} have the hash "
-                f"{', '.join(found[rank][:8] for rank in others)}, expected {common[:8]} as on "
-                f"{ranks_phrase(equal, comm.size)}. A rank has changed its own model, or "
-                "averaging gave the ranks different results; to go on regardless, set check_weights=False"
-            )
+    found = comm.allgather(hash_of(array))
+    common = Counter(found).most_common(1)[0][0]  # the first in the order of ranks, if there is a tie
+    others = [rank for rank, each in enumerate(found) if each != common]
+    if others:
+        equal = [rank for rank, each in enumerate(found) if each == common]
+        raise CollectiveError(
+            f"{when}, {ranks_phrase(others, comm.size)}: {what} have the hash "
+            f"{', '.join(found[rank][:8] for rank in others)}, expected {common[:8]} as on "
+            f"{ranks_phrase(equal, comm.size)}. A rank has changed its own model, or "
+            "averaging gave the ranks different results; to go on regardless, set check_weights=False"
+        )
 
 
 def hash_of(array: np.ndarray) -> str:
     """Return a hash of an array's bytes: equal arrays have equal hashes."""
     return blake2b(array.data, digest_size=16).hexdigest()
-
-
-def drift(comm: MPI.Intracomm, model: Model) -> float:
-    """Return the largest ‖w_r - w_0‖ / ‖w_0‖ of all ranks r, where w_r are the parameters of rank r.
-
-    Collective; costs one broadcast of the parameters. All ranks get the same number.
-    """
-    first = model.params.copy()
-    comm.Bcast(first)
-    apart = np.linalg.norm(model.params - first) / np.linalg.norm(first)
-    return float(comm.allreduce(float(apart), MPI.MAX))
 
 
 class LocalGradient:

@@ -225,15 +225,14 @@ class Overlapped(StepAveraging):
 
     def _begin(self, bucket: int, job: Callable[[], Steps]) -> int:
         """Begin a job, which communicates for a bucket, when those before it are done; return its number."""
-        return self._queue.put(
-            f"bucket {bucket + 1} of {len(self.plan)}", self._timed(bucket, perf_counter(), job)
-        )
+        complete = perf_counter()
 
-    def _timed(self, bucket: int, complete: float, job: Callable[[], Steps]) -> Steps:
-        """Do a job for a bucket that was complete at that time (s)."""
-        began = perf_counter()
-        yield from job()
-        self._transfers.append(BucketTimes(bucket, complete, began, perf_counter()))
+        def timed() -> Steps:
+            began = perf_counter()
+            yield from job()
+            self._transfers.append(BucketTimes(bucket, complete, began, perf_counter()))
+
+        return self._queue.put(f"bucket {bucket + 1} of {len(self.plan)}", timed())
 
 
 class BucketQueue:

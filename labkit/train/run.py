@@ -66,7 +66,7 @@ CHECKPOINT = "checkpoint.npz"
 Draw = Callable[[Path, list[Epoch], list[Step], dict[str, Any]], None]
 
 
-def run(  # noqa: PLR0915 (a run from its beginning to its end)
+def run(
     comm: MPI.Intracomm,
     given: Mapping[str, Any],
     out: Path,
@@ -106,122 +106,144 @@ def run(  # noqa: PLR0915 (a run from its beginning to its end)
         raise CollectiveError("--algorithm shared-memory sends no messages, so there is no link to emulate")
     with ExitStack() as stack:
         _write(comm, out, lambda: stack.enter_context(prepare(out)))
-        shape = settings.recipe.shape
-        dataset = SharedSet(comm, settings.data, shape, settings.samples)
-        model = MODELS[settings.model](shape or dataset.features, dataset.outputs, settings.seed)
-        optimizer = _optimizer(settings, model.params)
-
-        about = {**record(comm, asdict(settings)), "command": f"{settings.command_line(comm.size)} {out}"}
-        about["optimizer"] = repr(optimizer or SGD(model.params[:0]))
-        about["started"] = before.get("started") or about["started"]
-        preset = before.get("preset") if before.get("ranks") in (None, comm.size) else None
-        if preset:
-            about["preset"] = preset
         world = CountingComm(EmulatedComm(comm, links) if links else comm)
-        if isinstance(world, EmulatedComm):
-            about["links"] = world.emulated
         straggler = bottleneck.Straggler(slow, comm.rank, settings.seed)
-        if settings.shard == "weighted":
-            few = min(SPEED_SAMPLES, len(dataset.targets) // comm.size)
-            x, y = Batches.of(comm, dataset, "strided").epoch(1)[:2]
-            about["speeds"] = bottleneck.speeds(comm, model, x[:few], y[:few], straggler)
-        batches = Batches.of(
-            comm,
-            dataset,
-            settings.shard,
-            settings.batch,
-            seed=settings.seed,
-            speeds=about.get("speeds", ()),
-            augmentation=AUGMENTATIONS[settings.data] if settings.augment else None,
+        _run(comm, world, settings, averaging, straggler, before=before, out=out, draw=draw)
+
+
+def _run(  # noqa: PLR0915 (a run from its model to its files)
+    comm: MPI.Intracomm,
+    world: CountingComm,
+    settings: Settings,
+    averaging: Averaging,
+    straggler: bottleneck.Straggler,
+    *,
+    before: Mapping[str, Any],
+    out: Path,
+    draw: Draw,
+) -> None:
+    """Do what `run` says, alone in `out`."""
+    shape = settings.recipe.shape
+    dataset = SharedSet(comm, settings.data, shape, settings.samples)
+    model = MODELS[settings.model](shape or dataset.features, dataset.outputs, settings.seed)
+    optimizer: SGD | AdamW | None = None  # plain gradient descent needs no velocity
+    if settings.optimizer == "adamw":
+        optimizer = AdamW(model.params, weight_decay=settings.weight_decay)
+    elif settings.momentum or settings.weight_decay:
+        optimizer = SGD(model.params, settings.momentum, settings.weight_decay)
+
+    about = {**record(comm, asdict(settings)), "command": f"{settings.command_line(comm.size)} {out}"}
+    about["optimizer"] = repr(optimizer or SGD(model.params[:0]))
+    about["started"] = before.get("started") or about["started"]
+    preset = before.get("preset") if before.get("ranks") in (None, comm.size) else None
+    if preset:
+        about["preset"] = preset
+    if isinstance(world, EmulatedComm):
+        about["links"] = world.emulated
+    if settings.shard == "weighted":
+        few = min(SPEED_SAMPLES, len(dataset.targets) // comm.size)
+        x, y = Batches.of(comm, dataset, "strided").epoch(1)[:2]
+        about["speeds"] = bottleneck.speeds(comm, model, x[:few], y[:few], straggler)
+    batches = Batches.of(
+        comm,
+        dataset,
+        settings.shard,
+        settings.batch,
+        seed=settings.seed,
+        speeds=about.get("speeds", ()),
+        augmentation=AUGMENTATIONS[settings.data] if settings.augment else None,
+    )
+    about["batches"] = {
+        "samples": len(dataset.targets),
+        "global_batch": batches.about["global batch"],
+        "updates_per_epoch": batches.steps,
+    }
+    of_epochs = settings.epochs * batches.steps if settings.epochs else None
+    steps = min(filter(None, (of_epochs, settings.iterations)))
+    if why := _unfit(before, settings, steps, comm.size):
+        raise CollectiveError(f"cannot resume: {why}")
+    if settings.algorithm == "auto":
+        about["auto"] = str(choose(world, model.grads.nbytes))
+    buckets = Buckets() if settings.overlap or settings.shard_state != "none" else None
+    if settings.bucket_mb:
+        largest = settings.bucket_mb * MIB
+        buckets = Buckets(largest, min(largest, Buckets().first_bytes))
+    # Contributions cost two passes over the gradient in each step, and with buckets cannot be measured.
+    contributions = buckets is None if settings.contributions is None else settings.contributions
+    timeline, memory = Timeline(comm), Memory()
+    with Printer(comm, steps, settings.log_every) as printer:
+        figures, remarks = beside(preset, settings, comm.size, out) if preset else ({}, [])
+        printer.note("\n".join([start_lines(settings, about, model.params.size, steps), *remarks]))
+        rows = train(
+            world,
+            model,
+            batches,
+            epochs=-(-steps // batches.steps),
+            iterations=None if steps == of_epochs else steps,
+            lr=_lr_schedule(settings, batches.steps, steps, comm.size),
+            optimizer=optimizer,
+            algorithm=averaging,
+            buckets=buckets,
+            shard_state=settings.shard_state,
+            accumulate=settings.accumulate,
+            buffers=settings.buffers,
+            check_weights=settings.check_weights,
+            average_after_step=settings.average_after_step,
+            checkpoints=Checkpoints(
+                out / CHECKPOINT,
+                settings.checkpoint_every or 0,
+                "ranks" in before,
+                {**asdict(settings), "started": about["started"], "preset": preset},
+            ),
+            callbacks=[
+                straggler,
+                *([Contributions()] if contributions else []),
+                timeline,
+                printer,
+                memory,
+            ],
         )
-        about["batches"] = {
-            "samples": len(dataset.targets),
-            "global_batch": batches.about["global batch"],
-            "updates_per_epoch": batches.steps,
+        total_s = timeline.total_s
+    steps_of_ranks = timeline.gather()
+    _write(comm, out, lambda: save_weights(out, model))
+
+    tested = evaluate(model, dataset)
+    samples = sum(row.samples for row in rows)
+    found = f"test loss {tested['test_loss']:.4f}"
+    if tested["test_accuracy"] is not None:
+        found += f", test accuracy {100 * tested['test_accuracy']:.2f} %"
+    printer.say(f"{found}; trained for {total_s:.3g} s, {samples / total_s:,.0f} samples/s")
+    about["ended"] = comm.gather(
+        {
+            "rank": comm.rank,
+            **tested,
+            "total_s": total_s,
+            "samples": samples,
+            "local_batch": max(part.stop - part.start for part in batches.epoch(1).slices),
+            "parameters_hash": hash_of(model.params),
+            "buffers_hash": hash_of(model.buffers),
         }
-        of_epochs = settings.epochs * batches.steps if settings.epochs else None
-        steps = min(filter(None, (of_epochs, settings.iterations)))
-        if why := _unfit(before, settings, steps, comm.size):
-            raise CollectiveError(f"cannot resume: {why}")
-        if settings.algorithm == "auto":
-            about["auto"] = str(choose(world, model.grads.nbytes))
-        buckets = _buckets(settings)
-        # Contributions cost two passes over the gradient in each step, and with buckets cannot be measured.
-        contributions = buckets is None if settings.contributions is None else settings.contributions
-        timeline, memory = Timeline(comm), Memory()
-        with Printer(comm, steps, settings.log_every) as printer:
-            figures, remarks = beside(preset, settings, comm.size, out) if preset else ({}, [])
-            printer.note("\n".join([start_lines(settings, about, model.params.size, steps), *remarks]))
-            rows = train(
-                world,
-                model,
-                batches,
-                epochs=-(-steps // batches.steps),
-                iterations=None if steps == of_epochs else steps,
-                lr=_lr_schedule(settings, batches.steps, steps, comm.size),
-                optimizer=optimizer,
-                algorithm=averaging,
-                buckets=buckets,
-                shard_state=settings.shard_state,
-                accumulate=settings.accumulate,
-                buffers=settings.buffers,
-                check_weights=settings.check_weights,
-                average_after_step=settings.average_after_step,
-                checkpoints=Checkpoints(
-                    out / CHECKPOINT,
-                    settings.checkpoint_every or 0,
-                    resume,
-                    {**asdict(settings), "started": about["started"], "preset": preset},
-                ),
-                callbacks=[
-                    straggler,
-                    *([Contributions()] if contributions else []),
-                    timeline,
-                    printer,
-                    memory,
-                ],
-            )
-            total_s = timeline.total_s
-        steps_of_ranks = timeline.gather()
-        _write(comm, out, lambda: save_weights(out, model))
+    )
+    about["bytes_sent_per_step"] = _sent(world, steps - before.get("steps", 0), printer)
+    about["memory"] = memory.most
+    kinds = ", ".join(f"{kind} {most / model.params.size:.3g}" for kind, most in memory.most.items())
+    printer.note(f"rank 0, bytes/parameter: {kinds}")
+    rows = gather(comm, rows)
+    if preset and comm.rank == 0:
+        table = iterations(steps_of_ranks, comm.size)
+        compared = compare(preset, rows, table, about["ended"], settings.log_every, figures=figures)
+        about["comparison"] = compared
+        printer.note(as_text(preset, compared, remarks, table["loss"].mean(axis=0)))
 
-        tested = evaluate(model, dataset)
-        samples = sum(row.samples for row in rows)
-        found = f"test loss {tested['test_loss']:.4f}"
-        if tested["test_accuracy"] is not None:
-            found += f", test accuracy {100 * tested['test_accuracy']:.2f} %"
-        printer.say(f"{found}; trained for {total_s:.3g} s, {samples / total_s:,.0f} samples/s")
-        about["ended"] = comm.gather(
-            {
-                "rank": comm.rank,
-                **tested,
-                "total_s": total_s,
-                "samples": samples,
-                "local_batch": max(part.stop - part.start for part in batches.epoch(1).slices),
-                "parameters_hash": hash_of(model.params),
-                "buffers_hash": hash_of(model.buffers),
-            }
-        )
-        about["bytes_sent_per_step"] = _sent(world, steps - before.get("steps", 0), printer)
-        about["memory"] = memory.most
-        kinds = ", ".join(f"{kind} {most / model.params.size:.3g}" for kind, most in memory.most.items())
-        printer.note(f"rank 0, bytes/parameter: {kinds}")
-        rows = gather(comm, rows)
-        if preset and comm.rank == 0:
-            table = iterations(steps_of_ranks, comm.size)
-            compared = compare(preset, rows, table, about["ended"], settings.log_every, figures=figures)
-            about["comparison"] = compared
-            printer.note(as_text(preset, compared, remarks, table["loss"].mean(axis=0)))
+    def save() -> None:
+        """Write all other results; the figures, which can be drawn again, come last."""
+        save_measurements(out, model, rows, steps_of_ranks, about)
+        draw(out, rows, steps_of_ranks, about)
+        finished = datetime.now(UTC).isoformat(timespec="seconds")
+        save_record(out, model, rows, {**about, "finished": finished})
 
-        def save() -> None:
-            """Write all other results; the figures, which can be drawn again, come last."""
-            save_measurements(out, model, rows, steps_of_ranks, about)
-            draw(out, rows, steps_of_ranks, about)
-            finished = datetime.now(UTC).isoformat(timespec="seconds")
-            save_record(out, model, rows, {**about, "finished": finished})
-
-        _write(comm, out, save)
-        printer.note(f"The results are in {out}.")
+    _write(comm, out, save)
+    printer.note(f"The results are in {out}.")
 
 
 def evaluate(model: Model, dataset: SharedSet) -> dict[str, Any]:
@@ -295,22 +317,6 @@ def _finished(out: Path, before: Mapping[str, Any], settings: Settings) -> str |
         same = run["started"] == before["started"] and Settings.complete({}, run["settings"]) == settings
         return str(run["finished"]) if same and all((out / name).exists() for name in RAW) else None
     return None
-
-
-def _optimizer(settings: Settings, params: np.ndarray) -> SGD | AdamW | None:
-    """Return the optimiser of these parameters; None for plain gradient descent, which needs no velocity."""
-    if settings.optimizer == "adamw":
-        return AdamW(params, weight_decay=settings.weight_decay)
-    momentum, decay = settings.momentum, settings.weight_decay
-    return SGD(params, momentum, decay) if momentum or decay else None
-
-
-def _buckets(settings: Settings) -> Buckets | None:
-    """Return the buckets of a run that averages during the backward pass; None for one that does not."""
-    if settings.bucket_mb:
-        largest = settings.bucket_mb * MIB
-        return Buckets(largest, min(largest, Buckets().first_bytes))
-    return Buckets() if settings.overlap or settings.shard_state != "none" else None
 
 
 def _lr_schedule(settings: Settings, steps: int, total: int, ranks: int) -> LRSchedule:

@@ -94,7 +94,7 @@ def record(comm: MPI.Intracomm, settings: Mapping[str, Any]) -> dict[str, Any]:
                 "python": platform.python_version(),
                 "numpy": np.__version__,
                 "mpi4py": mpi4py.__version__,
-                "mpi_library": _mpi_library(),
+                "mpi_library": " ".join(MPI.Get_library_version().rstrip("\0").splitlines()[0].split()),
                 "mpi_standard": ".".join(map(str, MPI.Get_version())),
                 "system": platform.platform(),
             },
@@ -274,8 +274,3 @@ def load_run(directory: str | Path) -> Model:
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{directory / 'run.json'} describes no model: {error}") from None
     return model
-
-
-def _mpi_library() -> str:
-    """Return the MPI library's name and version, in one line."""
-    return " ".join(MPI.Get_library_version().rstrip("\0").splitlines()[0].split())
