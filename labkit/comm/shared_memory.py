@@ -62,11 +62,6 @@ class SharedSegment:
         start = int(array.__array_interface__["data"][0]) - self.base
         return start if start >= 0 and start + array.nbytes <= self.rows.shape[1] else -1
 
-    def free(self) -> None:
-        """Return the memory to the system. Collective on the node."""
-        self.win.Unlock_all()
-        self.win.Free()
-
 
 def _no_room(nbytes: int) -> str | None:
     """Return a message if there is too little shared memory: touching more than there is kills a rank."""
@@ -105,20 +100,18 @@ class _Node:
         self.copy = np.empty(0)
         # One cache line for each rank, in which it announces its gradient (segment, start and factor) and
         # counts the barriers that it has reached.
-        own_row = self.allocate(8, np.dtype(np.float64))
-        assert not isinstance(own_row, str), own_row
-        self._own_row = own_row
-        self.table = self.rows(*self.locate(own_row), 8, own_row.dtype)
+        self._own_row = self.allocate(8, np.dtype(np.float64))
+        self.table = self.rows(*self.locate(self._own_row), 8, self._own_row.dtype)
 
-    def allocate(self, n: int, dtype: np.dtype) -> np.ndarray | str:
-        """Return n zeros of this rank's own, or why there is no room for them. Collective on the node."""
+    def allocate(self, n: int, dtype: np.dtype) -> np.ndarray:
+        """Return n zeros of this rank's own. Raise OSError if there is no room. Collective on the node."""
         need = n * dtype.itemsize
         for number in self._unused():
             if self.segments[number].rows.shape[1] >= need:
                 return self.segments[number].allocate(self.rank, n, dtype)
         self._free_unused()
         if fault := self.comm.bcast(_no_room(need * self.comm.size) if self.rank == 0 else None):
-            return fault
+            raise OSError(fault)
         self._made += 1
         segment = self.segments[self._made] = SharedSegment(self.comm, need)
         return segment.allocate(self.rank, n, dtype)
@@ -130,7 +123,9 @@ class _Node:
 
     def _free_unused(self) -> None:
         for number in self._unused():
-            self.segments.pop(number).free()
+            win = self.segments.pop(number).win
+            win.Unlock_all()
+            win.Free()
 
     def locate(self, array: np.ndarray) -> tuple[int, int]:
         """Return the number of the array's segment and where it starts there (bytes); (0, 0) if in none."""
@@ -195,10 +190,7 @@ class _Node:
         """Copy the gradient into shared memory; return its segment and start. Collective on the node."""
         if self.copy.dtype != gradient.dtype or self.copy.size < gradient.size:
             self.copy = np.empty(0)  # so that its memory can be freed before the larger one is allocated
-            array = self.allocate(gradient.size, gradient.dtype)
-            if isinstance(array, str):
-                raise OSError(array)
-            self.copy = array
+            self.copy = self.allocate(gradient.size, gradient.dtype)
         self.copy[: gradient.size] = gradient
         return self.locate(self.copy)
 
@@ -235,11 +227,13 @@ def shared_array(comm: MPI.Intracomm, n: int, dtype: type | np.dtype = np.float3
     The memory is used again when no array views it any more; after MPI_Finalize it is gone. Collective.
     Raise CollectiveError on every rank if there is too little shared memory.
     """
-    node = _node(comm)
-    array = node.allocate(n, np.dtype(dtype))
+    node, fault = _node(comm), None
+    try:
+        array = node.allocate(n, np.dtype(dtype))
+    except OSError as error:
+        fault = str(error)
     node.count_alike()
-    raise_together(comm, array if isinstance(array, str) else None)
-    assert not isinstance(array, str)
+    raise_together(comm, fault)
     return array
 
 
