@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.aggregate import AGGREGATES, FACTORS, ROBUST, robust_mean
-from labkit.comm.algorithms import FIXED, GATHER, gathered, library_allreduce
+from labkit.comm.algorithms import FIXED, GATHER, Algorithm, gathered, library_allreduce
 from labkit.comm.auto import chosen, chosen_array
 from labkit.comm.compression import error_feedback, parse
 from labkit.comm.running import Steps, complete
@@ -79,11 +80,18 @@ class Averaging:
         """
         return self._begin(comm, gradient, weight, False)
 
-    def _begin(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float, blocking: bool) -> Steps:
+    @cached_property
+    def _begin(self) -> Algorithm:
+        """Return the algorithm that takes a weight instead of a factor; found once, to call it fast."""
         if self.compress != "none":
-            return self._compressed(comm, gradient, weight, blocking)
+            return self._compressed
         if self.aggregate in ROBUST:
-            return self._robust(comm, gradient, weight, blocking)
+            return self._robust
+        if self.aggregate == "weighted" and self.algorithm != AUTO:
+            return FIXED[self.algorithm]
+        return self._linear
+
+    def _linear(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float, blocking: bool) -> Steps:
         name = chosen(comm, gradient.nbytes) if self.algorithm == AUTO else self.algorithm
         return FIXED[name](comm, gradient, self.factor(weight, comm.size), blocking)
 
