@@ -34,7 +34,16 @@ from labkit.bench.rows import Row, rows_of
 from labkit.bench.rows import table as table_of
 from labkit.comm import ALGORITHMS, choose, run, shared_array, tags
 from labkit.comm.auto import refit_costs
-from labkit.comm.timing import ITEM, Allreduce, Report, Sum, Times, count_hosts, measure, print_progress
+from labkit.comm.timing import (
+    ITEM,
+    Allreduce,
+    Sum,
+    Times,
+    count_hosts,
+    measure,
+    print_progress,
+    progress,
+)
 from labkit.schedules import ALLREDUCE, FittedModel, Measurement, Schedule, fit_cost_model, hierarchical
 
 SIZES = tuple(4**k for k in range(1, 14))  # 4 B … 64 MiB
@@ -51,24 +60,22 @@ SMALLEST, TARGET, POINTS = 64 * units.KIB, 25.0, 100
 
 def compare(
     comm: MPI.Intracomm,
-    sizes: Sequence[int],
+    sizes: Sequence[int] | None,
     seconds: float,
     bandwidth: float | None,
     *,
     refit: bool,
-    report: Report,
 ) -> tuple[list[Row], str, Times, Prediction | None]:
     """Return rows and a text with all algorithms, their times, and what the cost model predicts.
 
-    Each size takes about `seconds`. With `refit`, first measure anew what `auto` chooses by. `report` is
-    called with a line about the progress, often. Collective.
+    Each size takes about `seconds`. With `refit`, first measure anew what `auto` chooses by. Collective.
     """
-    place = f"p{comm.size}" if count_hosts(comm) == 1 else "hosts"
+    sizes, place = sizes or SIZES, f"p{comm.size}" if count_hosts(comm) == 1 else "hosts"
     if refit:
         refit_costs(comm)
     choices = [choose(comm, size) for size in sizes]
     with allreduce_algorithms(comm) as algorithms:
-        times = measure(comm, algorithms, sizes, seconds, report)
+        times = measure(comm, algorithms, sizes, seconds, progress(comm))
     predicted = predict(times, comm.size) if comm.rank == 0 else None
     found, texts = rows(times, comm.size, place, bandwidth), [table(times, comm.size)]
     texts.append("\n".join(map(str, choices)))

@@ -46,18 +46,21 @@ def load(comm: MPI.Intracomm, path: Path, average: str) -> Any:
     return program
 
 
-def measure(
-    comm: MPI.Intracomm, path: Path, model: str, average: str, *, batch: int, rounds: int
-) -> list[Row]:
-    """Return the rows: each part and the whole step, with a local batch of `batch` images. Collective."""
-    program = load(comm, path, average)
-    make, side = program.MODELS[model]
-    images, labels = program.load_digits(side)[:2]
+def compare(
+    comm: MPI.Intracomm, program: Path, model: str, average: str, *, batch: int, rounds: int
+) -> tuple[list[Row], str]:
+    """Return rows of each part and of the whole step, with a local batch of `batch` images, and no text.
+
+    Collective.
+    """
+    student = load(comm, program, average)
+    make, side = student.MODELS[model]
+    images, labels = student.load_digits(side)[:2]
     own = np.arange(comm.rank, comm.size * batch, comm.size) % len(labels)
     x, y = images[own], labels[own]
     options = Namespace(average=average, lr=LR, momentum=MOMENTUM, warm_up=None, accumulate=1)
     network = make()
-    step = program.Step(comm, network, options, rounds)
+    step = student.Step(comm, network, options, rounds)
     theirs = MODELS[MODEL_NAMES.get(model, model)]()
     sgd, algorithm = SGD(theirs.params, MOMENTUM), ALGORITHMS.get(average, ALGORITHMS["mpi"])
     inputs = x.reshape(len(x), *theirs.input_shape)
@@ -104,7 +107,7 @@ def measure(
         against = ["mine", "labkit", *(["Allreduce"] if part == "averaging" else [])]
         rows += rows_of(f"{where}/{part}", {name: float(medians[name][index]) for name in against}, "ms")
     steps = {name: float(each.sum()) for name, each in medians.items()}
-    return [*rows, *rows_of(f"{where}/step", steps, "ms")]
+    return [*rows, *rows_of(f"{where}/step", steps, "ms")], ""
 
 
 def _slowest(comm: MPI.Intracomm, parts: Iterator[None]) -> np.ndarray:

@@ -31,7 +31,7 @@ from labkit.bench.rows import Row, interleaved, rows_of, table
 from labkit.bench.step import batch_for
 from labkit.comm import ALGORITHMS, raise_together, sleeping_barrier
 from labkit.comm.running import SEGMENT_BYTES
-from labkit.comm.timing import Allreduce, Report, count_hosts
+from labkit.comm.timing import Allreduce, Report, count_hosts, progress
 from labkit.comm.timing import measure as measure_collectives
 from labkit.data import local_batches
 from labkit.nn import MODELS, SGD, Model
@@ -169,17 +169,21 @@ def compare(
     batch: int,
     scaling: str | None,
     *,
-    setups: Sequence[str] = (),
-    links: Sequence[float] = (),
+    setups: Sequence[str],
+    links: Sequence[float],
     rounds: int,
-    report: Report,
 ) -> tuple[list[Row], str]:
     """Return rows and a text: of all set-ups on all ranks or, for "strong" or "weak" scaling, on 1 … p.
 
     `batch` is each rank's local batch; in strong scaling, on p ranks. `setups` names the set-ups to measure;
     if it is empty, all are. In strong scaling, `links` are bandwidths (bit/s) for which to predict it on more
-    ranks. `report` is called with a line about the progress, often. Collective.
+    ranks. Rank 0 says what is measured. Collective.
     """
+    fault = None
+    if links and (comm.size == 1 or (setups and ALONE not in setups)):
+        fault = f"expected at least two ranks and the set-up {ALONE} with --predict"
+    raise_together(comm, fault)
+    report = progress(comm)
     one_node = count_hosts(comm) == 1
     place = "shm" if one_node else "hosts"
     with gloo(comm) as all_reduce:

@@ -21,14 +21,15 @@ from mpiwatch.communicators import watch
 
 # Bytes of an Allreduce → consecutive calls that are timed together.
 SIZES = {KIB: 100, MIB: 10, 16 * MIB: 2}
+ROUNDS = 11
 
 
-def measure(rounds: int = 11) -> list[Row]:
-    """Return rows for each size, in microseconds per call, the same on every rank. Collective.
+def compare(raw: MPI.Intracomm) -> tuple[list[Row], str]:
+    """Return rows for each size, in microseconds per call, the same on every rank, and no text. Collective.
 
     The three take turns, round after round; a round's time is that of the slowest rank.
     """
-    raw, watched = MPI.COMM_WORLD, watch()
+    watched = watch()
     compared = watched.Dup()  # as in a program
     if isinstance(channel := compared._channel, Channel):
         compared._channel = Channel(channel.watch, channel.row, compared, channel.members, waits=False)
@@ -54,7 +55,7 @@ def measure(rounds: int = 11) -> list[Row]:
                 functions[name](MPI.IN_PLACE, array)
             return 1e6 * raw.allreduce((perf_counter() - start) / calls, MPI.MAX)
 
-        times = in_turns(functions, rounds, measure_one, warm_up=1)
+        times = in_turns(functions, ROUNDS, measure_one, warm_up=1)
         medians = {name: statistics.median(measured) for name, measured in times.items()}
         case = f"{format_size(size)}/p{raw.size}"
         rows += rows_of(
@@ -62,4 +63,4 @@ def measure(rounds: int = 11) -> list[Row]:
         )
         del medians["compared"]
         rows += rows_of(f"watched/{case}", medians, "us")
-    return rows
+    return rows, ""

@@ -7,9 +7,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import asdict
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +23,6 @@ from labkit.cli.ranks import ending_together, hosts_option, on_ranks
 from mpiwatch import launch
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     from labkit.bench.collectives import Prediction
     from labkit.bench.rows import Row
     from labkit.comm.timing import Times
@@ -58,12 +58,13 @@ def _print(rows: list[Row], as_json: bool, text: str = "") -> None:
     click.echo(json.dumps([asdict(row) for row in rows], indent=1) if as_json else text or table(rows))
 
 
-@contextmanager
-def _ranks(name: str, ranks: int | None) -> Iterator[MPI.Intracomm]:
-    """Yield the communicator of all ranks, each with one BLAS thread; end all if the block raises on any.
+def _measure(
+    module: str, ranks: int | None, as_json: bool, draw: Callable[..., None] | None = None, **options: Any
+) -> None:
+    """Call `compare(comm, **options)` of a module on all ranks, each with one BLAS thread; print the rows.
 
-    The command starts them, unless a launcher has. Raise CollectiveError on every rank unless there are as
-    many as --ranks asks for. At the end, they wait asleep for rank 0, which prints.
+    The command starts the ranks, unless a launcher has. End all if that raises on any. Raise CollectiveError
+    on every rank unless there are as many as --ranks asks for.
     """
     on_ranks(ranks, DEADLINE_S)
     os.environ.update(launch.ONE_THREAD)
@@ -72,11 +73,16 @@ def _ranks(name: str, ranks: int | None) -> Iterator[MPI.Intracomm]:
     from labkit.comm import raise_together, sleeping_barrier
 
     comm = MPI.COMM_WORLD
-    with ending_together(comm, f"labkit bench {name}"):
+    with ending_together(comm, module.replace(".", " ")):
         fault = f"expected {ranks} ranks (--ranks), got {comm.size} from mpiexec"
         raise_together(comm, None if ranks in (None, comm.size) else fault)
-        yield comm
-        sleeping_barrier(comm)
+        with redirect_stdout(sys.stderr):  # what a student's program prints
+            rows, text, *more = import_module(module).compare(comm, **options)
+        if comm.rank == 0:
+            _print(rows, as_json, text)
+            if draw:
+                draw(*more)
+        sleeping_barrier(comm)  # the others wait asleep for rank 0
 
 
 @command.command
@@ -108,35 +114,22 @@ def step(models: tuple[str, ...], batches: tuple[int, ...], threads: int, as_jso
 @click.option("--batch", type=Whole(), default=16, show_default=True, help="Local batch, of each rank.")
 @click.option("--rounds", type=Whole(), default=51, show_default=True)
 @json_option
-def mine(
-    program: Path, ranks: int | None, model: str, *, average: str, batch: int, rounds: int, as_json: bool
-) -> None:
+def mine(**options: Any) -> None:
     """Time the training step of PROGRAM, the my_ddp.py that `labkit collect` writes.
 
     Gradient, averaging and update are compared with labkit's; the averaging and the step also with MPI's
     Allreduce in its place. If PyTorch is installed, the step is also compared with DistributedDataParallel's,
     one thread on each rank: the forward and backward pass, the all-reduce over gloo during it, and SGD.
     """
-    with _ranks("mine", ranks) as comm:
-        from labkit.bench.mine import measure
-
-        with redirect_stdout(sys.stderr):  # what the program prints
-            rows = measure(comm, program, model, average, batch=batch, rounds=rounds)
-        if comm.rank == 0:
-            _print(rows, as_json)
+    _measure("labkit.bench.mine", **options)
 
 
 @command.command
 @ranks_option
 @json_option
-def watching(ranks: int | None, as_json: bool) -> None:
+def watching(**options: Any) -> None:
     """Time Allreduce on the watched communicator against the MPI library's own."""
-    with _ranks("watching", ranks) as comm:
-        from labkit.bench.watching import measure
-
-        rows = measure()
-        if comm.rank == 0:
-            _print(rows, as_json)
+    _measure("labkit.bench.watching", **options)
 
 
 class Bandwidth(click.ParamType):
@@ -176,17 +169,7 @@ class Bandwidth(click.ParamType):
 )
 @click.option("--rounds", type=Whole(), default=5, show_default=True)
 @json_option
-def training(
-    ranks: int | None,
-    model: str,
-    batch: int,
-    *,
-    scaling: str | None,
-    setups: tuple[str, ...],
-    links: tuple[float, ...],
-    rounds: int,
-    as_json: bool,
-) -> None:
+def training(**options: Any) -> None:
     """Time an iteration of data-parallel training, and its parts, for the four set-ups of report C.
 
     These are: one rank alone, averaging through the root, averaging by all-reduce, and averaging bucket by
@@ -194,29 +177,9 @@ def training(
     same model in the same rounds, over gloo and with the lab's ring. The command starts its own ranks, unless
     mpiexec or `labkit hosts run` has started it on ranks. --setup and --predict may be repeated.
     """
-    if links and scaling != "strong":
+    if options["links"] and options["scaling"] != "strong":
         raise click.UsageError("expected --scaling strong with --predict")
-    with _ranks("training", ranks) as comm:
-        from labkit.bench.training import compare
-        from labkit.comm import raise_together
-        from labkit.comm.timing import progress
-
-        fault = None
-        if links and (comm.size == 1 or (setups and "one-rank" not in setups)):
-            fault = "expected at least two ranks and the set-up one-rank with --predict"
-        raise_together(comm, fault)
-        rows, text = compare(
-            comm,
-            model,
-            batch,
-            scaling,
-            setups=setups,
-            links=links,
-            rounds=rounds,
-            report=progress(comm),
-        )
-        if comm.rank == 0:
-            _print(rows, as_json, text)
+    _measure("labkit.bench.training", **options)
 
 
 def _sizes(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -257,33 +220,15 @@ def _sizes(context: click.Context, option: click.Parameter, text: str | None) ->
 @click.option("--refit", is_flag=True, help="Measure anew what the algorithm auto chooses by.")
 @json_option
 @click.option("--plot", type=Place(writable_file=True), help="Draw time against size, as a PNG file.")
-def collectives(
-    ranks: int | None,
-    *,
-    sizes: tuple[int, ...] | None,
-    seconds: float,
-    bandwidth: float | None,
-    refit: bool,
-    as_json: bool,
-    plot: Path | None,
-) -> None:
+def collectives(plot: Path | None, **options: Any) -> None:
     """Time every all-reduce algorithm against the MPI library's own Allreduce.
 
     The command starts its own ranks, unless mpiexec has started it on ranks. It also measures a ring written
     by hand, and gloo if PyTorch is installed. algbw is bytes / time, busbw is algbw · 2(p-1)/p. The rows
     "model" compare the other sizes with the cost model's prediction, fitted to some of the sizes.
     """
-    with _ranks("collectives", ranks) as comm:
-        from labkit.bench.collectives import SIZES, compare
-        from labkit.comm.timing import progress
-
-        rows, text, times, predicted = compare(
-            comm, sizes or SIZES, seconds, bandwidth, refit=refit, report=progress(comm)
-        )
-        if comm.rank == 0:
-            _print(rows, as_json, text)
-            if plot:
-                _draw(plot, times, predicted)
+    draw = None if plot is None else partial(_draw, plot)
+    _measure("labkit.bench.collectives", draw=draw, **options)
 
 
 def _draw(path: Path, times: Times, predicted: Prediction | None) -> None:
