@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -41,14 +42,8 @@ from mpiwatch.launch import DEADLINE_S, Options, launcher_of_ranks, run
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def command(  # noqa: PLR0917
-    ranks: int | None,
-    deadline_s: float,
-    strict: bool,
-    json: Path | None,
-    is_module: bool,
-    program: str,
-    arguments: tuple[str, ...],
+def command(
+    ranks: int | None, json: Path | None, program: str, arguments: tuple[str, ...], **settings: Any
 ) -> None:
     """Run an mpi4py program, unchanged, and report a hang: labkit run -n 4 program.py.
 
@@ -61,5 +56,5 @@ def command(  # noqa: PLR0917
             "`python -m mpiwatch`."
         )
     record = None if json is None else str(json)
-    options = Options((program, *arguments), is_module, deadline_s, strict, record)
-    sys.exit(run(mpiexec(ranks, *([] if is_module else [os.path.abspath(program)])), options))
+    options = Options((program, *arguments), json=record, **settings)
+    sys.exit(run(mpiexec(ranks, *([] if options.is_module else [os.path.abspath(program)])), options))

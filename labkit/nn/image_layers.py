@@ -28,9 +28,7 @@ class Conv2D(Layer):
 
     def set_input_shape(self, shape: Shape) -> Shape:
         if len(shape) != 3:
-            raise ValueError(
-                f"layer {self.name!r}: a sample of x has shape {shape}, expected (channels, height, width)"
-            )
+            raise self.unfit(shape, "(channels, height, width)")
         super().set_input_shape(shape)
         try:
             size = self.geometry.output_size(shape)
@@ -84,9 +82,7 @@ class BatchNorm(Layer):
 
     def set_input_shape(self, shape: Shape) -> Shape:
         if len(shape) != 3:
-            raise ValueError(
-                f"layer {self.name!r}: a sample of x has shape {shape}, expected (channels, height, width)"
-            )
+            raise self.unfit(shape, "(channels, height, width)")
         return super().set_input_shape(shape)
 
     def parameters(self) -> dict[str, Shape]:
@@ -129,10 +125,7 @@ class Pool(Layer):
 
     def set_input_shape(self, shape: Shape) -> Shape:
         if len(shape) != 3 or min(shape[1:]) < self.k:
-            raise ValueError(
-                f"layer {self.name!r}: a sample of x has shape {shape}, expected "
-                f"(channels, height, width) with height and width ≥ {self.k}"
-            )
+            raise self.unfit(shape, f"(channels, height, width) with height and width ≥ {self.k}")
         super().set_input_shape(shape)
         return pooled_shape((0, *shape), self.k)[1:]
 

@@ -67,6 +67,10 @@ class Layer:
                 f"layer {self.name!r}: x has shape {x.shape}, expected ({expected}) with batch ≥ 1{weights}"
             )
 
+    def unfit(self, shape: Shape, expected: str) -> ValueError:
+        """Return the error for samples of a shape that the layer cannot take."""
+        return ValueError(f"layer {self.name!r}: a sample of x has shape {shape}, expected {expected}")
+
     def __getstate__(self) -> dict[str, object]:
         """Leave the model's arrays, the workspace and the saved activations out of copies and pickles."""
         return {k: v for k, v in vars(self).items() if k not in ("p", "g", "b", "workspace", "saved")}
@@ -85,9 +89,7 @@ class Dense(Layer):
 
     def set_input_shape(self, shape: Shape) -> Shape:
         if len(shape) != 1:
-            raise ValueError(
-                f"layer {self.name!r}: a sample of x has shape {shape}, expected (features,): flatten x first"
-            )
+            raise self.unfit(shape, "(features,): flatten x first")
         super().set_input_shape(shape)
         return (self.outputs,)
 
