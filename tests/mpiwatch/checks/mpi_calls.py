@@ -1,4 +1,4 @@
-"""Find the MPI call that a rank is inside, in the middle of the call, for every way to write a call."""
+"""Find the MPI call that a rank is inside, for every way to write a call: here, one that raises an error."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import linecache
 import math
 import pickle
 import select
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from types import FrameType, SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any
 
 import mpi4py
@@ -21,60 +19,6 @@ import numpy as np
 from mpi4py import MPI
 
 from mpiwatch import watchdog
-
-SEEN: list[str] = []
-
-
-def look(*arguments: Any, **named: Any) -> Any:
-    """Note which MPI call the caller is inside. A hook in the arguments calls this during the call."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename == __file__:
-        frame = frame.f_back
-    assert frame is not None
-    SEEN.append(watchdog.mpi_call(frame)[0])
-    raise Looked
-
-
-class Looked(Exception):
-    """Ends the call after it has been inspected."""
-
-
-class Hook:
-    """An argument that a function of mpi4py inspects: its caller is then inside the call."""
-
-    @property
-    def __array_interface__(self) -> Any:
-        return look()
-
-    @property
-    def __dlpack__(self) -> Any:
-        return look()
-
-    def __index__(self) -> int:
-        return look()  # type: ignore[no-any-return]
-
-    def __bool__(self) -> bool:
-        return look()  # type: ignore[no-any-return]
-
-    def __iter__(self) -> Any:
-        return look()
-
-    def __len__(self) -> int:
-        return look()  # type: ignore[no-any-return]
-
-    def __reduce__(self) -> Any:
-        return look()
-
-    def __call__(self, *arguments: Any) -> Any:
-        return look()
-
-    def __fspath__(self) -> str:
-        return look()  # type: ignore[no-any-return]
-
-    @property
-    def _as_parameter_(self) -> Any:
-        return look()
-
 
 SETUP = """
 class Holder:
@@ -186,7 +130,7 @@ def names() -> dict[str, Any]:
         "MPI": MPI,
         "comm": MPI.COMM_SELF,
         "a": np.ones(1),
-        "b": Hook(),
+        "b": lambda: None,  # which no function accepts, and which cannot be pickled
         "rank": 0,
         "lib": library,
         "np": np,
@@ -195,45 +139,28 @@ def names() -> dict[str, Any]:
 
 
 def looked(code: str, in_function: bool, has_source: bool = True) -> str | None:
-    """Return which MPI call was seen while some code ran; None if that ran a property."""
+    """Return which MPI call is seen where some code raises an error; None if that ran a property."""
     text = f"{SETUP}{code}"
     if in_function:
         text = "def whole():\n" + "".join(f"    {line}\n" for line in text.splitlines()) + "whole()"
-    SEEN.clear()
     watchdog._called_expression.cache_clear()  # the same code with and without its source is equal
     lines = text.splitlines(keepends=True) if has_source else []
     linecache.cache["<string>"] = len(text), None, lines, "<string>"
     try:
         exec(compile(text, "<string>", "exec"), names())
-    except Looked:
-        return SEEN[0]
     except AssertionError:
         return None
     except Exception as error:
-        return seen_at(error.__traceback__)
-    return "nothing has looked"
-
-
-def traceback_entries(entry: TracebackType | None) -> Iterator[TracebackType]:
-    while entry is not None:
-        yield entry
-        entry = entry.tb_next
-
-
-def seen_at(entry: TracebackType | None) -> str:
-    """Return which MPI call has raised an error."""
-    own = [each for each in traceback_entries(entry) if each.tb_frame.f_code.co_filename == "<string>"]
-    entry = own[-1]
-    frame = entry.tb_frame
-    stand_in: Any = SimpleNamespace(
-        f_code=frame.f_code,
-        f_lasti=entry.tb_lasti,
-        f_locals=frame.f_locals,
-        f_globals=frame.f_globals,
-        f_builtins=frame.f_builtins,
-        f_back=None,
-    )
-    return watchdog.mpi_call(stand_in)[0]
+        entry, last = error.__traceback__, None
+        while entry is not None:
+            last = entry if entry.tb_frame.f_code.co_filename == "<string>" else last
+            entry = entry.tb_next
+        assert last is not None
+        frame = last.tb_frame
+        scopes = {name: getattr(frame, name) for name in ("f_locals", "f_globals", "f_builtins")}
+        stand_in: Any = SimpleNamespace(f_code=frame.f_code, f_lasti=last.tb_lasti, f_back=None, **scopes)
+        return watchdog.mpi_call(stand_in)[0]
+    return "no error"
 
 
 def check_the_call_of_each_form(comm: MPI.Intracomm) -> None:
