@@ -229,11 +229,6 @@ class Signature(NamedTuple):
         return f"{self.elements} × {self.dtype or 'unknown type'}"
 
 
-def of_object(pickled: bytes) -> Signature:
-    """Return the signature of a pickled object."""
-    return Signature(len(pickled), "object", len(pickled))
-
-
 def of_message(message: Any) -> Signature:
     """Return the signature of a message or receive buffer as mpi4py accepts it."""
     parts = parse(message)

@@ -254,15 +254,6 @@ def find_hub(where: tuple[list[str], int, bytes], machine: int) -> tuple[Connect
     return None, "; ".join(faults)
 
 
-def with_times_moved(slot: bytes | bytearray, offset_s: float) -> Slot:
-    """Return a slot with its times moved by `offset_s`."""
-    moved = Slot.from_buffer_copy(slot)
-    for name in TIMES:
-        if time_s := getattr(moved, name):
-            setattr(moved, name, time_s + offset_s)
-    return moved
-
-
 class Server(threading.Thread):
     """Serves the connections to other machines until `stop`.
 
@@ -356,7 +347,10 @@ class Server(threading.Thread):
         for rank, start, part in changes:
             self.raw[rank][start : start + len(part)] = part
         for rank in {rank for rank, _, _ in changes}:
-            moved = with_times_moved(self.raw[rank], self.connections[machine].offset_s)
+            moved = Slot.from_buffer_copy(self.raw[rank])
+            for name in TIMES:
+                if time_s := getattr(moved, name):
+                    setattr(moved, name, time_s + self.connections[machine].offset_s)
             ctypes.memmove(ctypes.byref(self.recorder.slots[rank]), ctypes.byref(moved), SLOT_BYTES)
 
 

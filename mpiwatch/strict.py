@@ -539,7 +539,7 @@ def begin(world: WatchedComm) -> StrictComm:
     if _world is not None or world.watch is None:
         return _world or StrictComm(world)
     watch = world.watch
-    operations.clock.begin(world.rank, world.size)
+    clock.rank, clock.times = world.rank, [0] * world.size
     _world = StrictComm(world)
     _world.begin()
     inner = watch.progress

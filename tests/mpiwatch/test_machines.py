@@ -22,7 +22,6 @@ from mpiwatch.machines import (
     addresses,
     find_hub,
     shake_hands,
-    with_times_moved,
 )
 from mpiwatch.recorder import (
     Call,
@@ -99,14 +98,7 @@ def test_times_are_converted_to_the_receivers_clock(two: Two) -> None:
     seen = two.here.slots[3].cell_state_since_s
     # Both clocks are the same, as the frame with the shortest transit shows.
     assert sent <= seen <= monotonic()
-
-
-def test_only_times_that_were_noted_are_converted(recorder: FlightRecorder) -> None:
-    recorder.set_cell_state(1, CellState.RAISED)
-    before = recorder.slots[1].cell_state_since_s
-    moved = with_times_moved(bytes(recorder.slots[1]), -3.0)
-    assert moved.cell_state_since_s == before - 3.0
-    assert moved.mpi_call_since_s == moved.waiting_since_s == 0.0  # still never
+    assert two.here.slots[3].mpi_call_since_s == two.here.slots[3].waiting_since_s == 0.0  # still never
 
 
 def test_a_report_is_made_of_all_machines_and_published_on_all(two: Two) -> None:

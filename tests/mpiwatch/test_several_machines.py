@@ -53,11 +53,6 @@ FAULTS = {
         [r"^Deadlock: ranks 0, 1 have .* Alloc"],
     ),
 }
-COMPUTES = """if rank == size - 1:
-    end = time.monotonic() + 5
-    while time.monotonic() < end: pass
-comm.Allreduce(MPI.IN_PLACE, x)
-"""
 
 
 @pytest.mark.parametrize(("p", "ranks"), [(4, 2), pytest.param(5, 2, marks=pytest.mark.thorough)])
@@ -142,9 +137,3 @@ def test_a_fault_on_hosts_is_reported(three_hosts: None, tmp_path: Path, what: s
     assert done.returncode in (HANG_EXIT_CODE, 3, 137), done
     for pattern in expected:
         assert re.search(pattern, done.stderr + done.stdout, re.MULTILINE), done.stderr + done.stdout
-
-
-@pytest.mark.thorough
-def test_a_rank_that_computes_on_hosts_is_waited_for(three_hosts: None, tmp_path: Path) -> None:
-    done = program_on_hosts(tmp_path / "computes.py", COMPUTES)
-    assert (done.returncode, done.stderr) == (0, "")

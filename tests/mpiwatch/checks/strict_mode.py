@@ -30,8 +30,7 @@ def check_a_request_counts_as_lost_when_no_variable_refers_to_it(comm: MPI.Intra
 
 def check_a_non_blocking_collective_compares_calls_of_a_world_of_any_size(comm: MPI.Intracomm) -> None:
     before = operations.clock.rank, operations.clock.times
-    operations.clock.begin(comm.rank, 3000)
-    operations.clock.times = [10**6] * 3000
+    operations.clock.rank, operations.clock.times = comm.rank, [10**6] * 3000
     exchange = Exchange(comm, list(range(comm.size)))
     call = CallRecord(0, 0, "Ibarrier", None, None, None, None, "line 1: `" + "…" * 80, 0)
     ibarrier = CollectiveOperation(exchange, call, comm.Ibarrier(), [])
