@@ -196,10 +196,7 @@ def test_every_call_gives_the_result_of_mpi4pys_own(run: Run, programs: Path) ->
     assert "all calls compared" in done.stdout
 
 
-DTYPES_AND_WINDOWS = """import numpy as np
-from mpi4py import MPI
-comm = MPI.COMM_WORLD
-x, y = np.zeros(4, "i"), np.zeros(4, "i")
+DTYPES_AND_WINDOWS = """x, y = np.zeros(4, "i"), np.zeros(4, "i")
 def attempt(call, *arguments):
     try:
         call(*arguments)
@@ -227,10 +224,8 @@ comm.Allreduce([x, 4, MPI.FLOAT], [y, 4, MPI.FLOAT])
 """
 
 
-def test_datatypes_are_compared_with_arrays_and_accesses_with_windows(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "program.py"
-    path.write_text(DTYPES_AND_WINDOWS)
-    done = run(2, "-m", "mpiwatch", "--strict", path)
+def test_datatypes_are_compared_with_arrays_and_accesses_with_windows(run_text: Run) -> None:
+    done = run_text(DTYPES_AND_WINDOWS, *STRICT)
     assert "rank 1: Put uses bytes 4 to 20 of rank 0's window, which holds 16 bytes (" in done.stdout
     assert "rank 1: Rget uses bytes -4 to 12 of rank 0's window, which holds 16 bytes (" in done.stdout
     found = "rank 1: Free_mem was given the memory of a window that has not been freed (program.py"
