@@ -13,12 +13,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from _thread import get_ident
 from collections.abc import Callable
-from struct import Struct
 from time import sleep
 from types import CodeType, FrameType
-from typing import Any, NoReturn
+from typing import Any
 from weakref import WeakMethod
 from zlib import crc32
 
@@ -27,7 +25,6 @@ from numpy import ndarray
 
 import mpiwatch
 from mpiwatch.recorder import (
-    CALL_BODY,
     EPOCH_SHIFT,
     GAVE_UP,
     HASH_MASK,
@@ -39,11 +36,12 @@ from mpiwatch.recorder import (
     NUMBERED_CALL,
     Call,
     ReportRequest,
+    Slot,
     WaitingIn,
     fit,
     write_members,
 )
-from mpiwatch.report import OF_ARRAYS, OF_OBJECTS, UNKNOWN, Mismatch, Reason
+from mpiwatch.report import OF_ARRAYS, OF_OBJECTS, UNKNOWN, Mismatch
 from mpiwatch.snapshot import file_label, mismatch
 from mpiwatch.waiting import DEADLINE_S, Waiting, Watch, wait_until
 from mpiwatch.wrapper import (
@@ -66,12 +64,8 @@ from mpiwatch.wrapper import (
 SETTLE_S = 0.5  # how long a mismatch waits for ranks that are on their way: the report then shows them, too
 VISIBLE_S = 0.001  # a thousand times as long as a write takes to reach the other cores
 NOTES_KEPT = 1000  # of each communicator
-NUMBER_UNIT, EPOCH_UNIT = 1 << NUMBER_SHIFT, 1 << EPOCH_SHIFT
-HALF_OF_NUMBERS = (NUMBER_MASK >> 1) << NUMBER_SHIFT
-
+NUMBER_AND_EPOCH = -1 << NUMBER_SHIFT  # mask that clears the rest of a word
 NOTE_BYTES = ctypes.sizeof(Call)
-_NUMBER_AND_EPOCH = -NUMBER_UNIT  # mask that clears a word's digest
-_NUMBER_AND_ROW = Struct("=2q")  # the first fields of a Call
 _write, _getframe = NUMBERED_CALL.pack_into, sys._getframe
 
 Key = tuple[str, int, int, int, int, int, int]
@@ -79,8 +73,7 @@ Key = tuple[str, int, int, int, int, int, int]
 
 def has_reached(theirs: int, word: int) -> bool:
     """Tell whether a rank has made a call of this word's number, the same or another one, or a later one."""
-    ahead = ((theirs >> NUMBER_SHIFT) - (word >> NUMBER_SHIFT)) & NUMBER_MASK
-    return theirs >> EPOCH_SHIFT == word >> EPOCH_SHIFT and ahead < NUMBER_MASK >> 1
+    return theirs >= word & NUMBER_AND_EPOCH and theirs >> EPOCH_SHIFT == word >> EPOCH_SHIFT
 
 
 class Channel:
@@ -105,24 +98,13 @@ class Channel:
         self.own = self.first + self.rank
         self.low = recorder.words_offset + 8 * self.first  # in bytes
         self.high = self.low + 8 * len(members)
-        self.history = recorder.history_offset(watch.rank)
+        self.history = recorder.slot_offset(watch.rank) + Slot.history.offset
         self.notes: dict[Key, tuple[CodeType, int, bytes]] = {}
         self.number = recorder.head.first_number
-        self.caller = get_ident()  # the thread that called the last collective
         self.has_begun: Callable[[str, int], object] | None = None  # strict mode's: operation and root
+        # Duplicates for the lab's own messages, each with the function to call when it has been renewed.
         self.companions: list[tuple[MPI.Intracomm, WeakMethod[Callable[[], object]]]] = []
         watch.channels.append(self)
-
-    def live_companions(self) -> dict[int, tuple[MPI.Intracomm, Callable[[], object]]]:
-        """Return the duplicates of this communicator for the lab's own messages, by their numbers.
-
-        Each comes with the function to call when it has been renewed.
-        """
-        return {
-            number: (own, reset)
-            for number, (own, made) in enumerate(self.companions)
-            if (reset := made()) is not None and own != MPI.COMM_NULL
-        }
 
     def close(self) -> None:
         """Give the row back; called by every rank when all are done with the communicator."""
@@ -162,7 +144,10 @@ class Channel:
             if not self.is_on_one_machine:
                 watch.check_epoch()
             elif (found := self.mismatch(word)) is not None:
-                self._report(found, deadline_s)
+                watch.post_place(frame)
+                watch.slot.waiting_in = WaitingIn.COLLECTIVE
+                watch.publish(ReportRequest(found, deadline_s, self.members, watch.rank))
+                watch.raise_report()
         if self.has_begun is not None:
             self.has_begun(operation, root)
 
@@ -176,7 +161,7 @@ class Channel:
                 wait_until(
                     lambda: (
                         memory[low:high] == same
-                        or (min(words[first:last]) >= word & _NUMBER_AND_EPOCH and self.all_joined(word))
+                        or (min(words[first:last]) >= word & NUMBER_AND_EPOCH and self.all_joined(word))
                     ),
                     lambda waited: Rendezvous(self, word, deadline_s),
                 )
@@ -193,8 +178,6 @@ class Channel:
     ) -> int:
         """Write a call to this rank's slot and row; return its word."""
         watch = self.watch
-        if (caller := get_ident()) != self.caller:
-            self._change_caller(caller)
         # A loop makes the same call from the same line again and again, so its note is built once.
         key = (operation, root, count, dtype, reduction, frame.f_lasti, id(frame.f_code))
         _, digest, note = self.notes.get(key) or self._new_note(key, frame)
@@ -209,50 +192,19 @@ class Channel:
     def _new_note(self, key: Key, frame: FrameType) -> tuple[CodeType, int, bytes]:
         """Return a call's hash and its note, and keep them."""
         operation, root, count, dtype, reduction, _, _ = key
-        numbers = self.row, root, count
-        names = [
-            fit(operation, NAME_BYTES),
-            DTYPES.get(dtype, "").encode(),
-            REDUCTIONS.get(reduction, "").encode(),
-        ]
+        code = frame.f_code  # kept, so that no other code can get its identity
+        names = operation, DTYPES.get(dtype, ""), REDUCTIONS.get(reduction, "")
+        digest = crc32(repr((self.row, root, count, names)).encode()) & HASH_MASK
+        fitted = fit(operation, NAME_BYTES), *(name.encode() for name in names[1:])
+        call = Call(0, self.row, root, count, frame.f_lineno, *fitted, file_label(code.co_filename))
         if len(self.notes) >= NOTES_KEPT:
             self.notes.clear()
-        code = frame.f_code  # kept, so that no other code can get its identity
-        note = CALL_BODY.pack(*numbers, frame.f_lineno, *names, file_label(code.co_filename))
-        digest = crc32(repr((numbers, names)).encode()) & HASH_MASK
-        self.notes[key] = made = code, digest, note
+        self.notes[key] = made = code, digest, bytes(call)[8:]  # without its number
         return made
-
-    def _change_caller(self, caller: int) -> None:
-        """Note that another thread calls a collective; report it if the last one is still inside of one.
-
-        MPI matches the collectives of a communicator by their order. It has none if two threads call them.
-        """
-        last, self.caller = sys._current_frames().get(self.caller), caller
-        while last is not None and last.f_globals.get("__name__", "").startswith(tuple(mpiwatch.libraries)):
-            comm = last.f_locals.get("self")
-            if last.f_globals["__name__"] == __name__ and getattr(comm, "_channel", None) is self:
-                self._report(Reason.THREADS, 0.0)
-            last = last.f_back
-
-    def _report(self, why: Reason | Mismatch, deadline_s: float) -> NoReturn:
-        self.watch.post_place(_getframe())
-        self.watch.slot.waiting_in = WaitingIn.COLLECTIVE
-        self.watch.publish(ReportRequest(why, deadline_s, self.members, self.watch.rank))
-        self.watch.raise_report()
 
     def all_joined(self, word: int) -> bool:
         """Tell whether all ranks have made the call of this word, or later ones; false if calls differ."""
-        lowest, highest = word & ~(NUMBER_UNIT - 1), word | NUMBER_UNIT - 1  # words of this number
-        # Numbers start again from 0 some day.
-        behind = lowest - HALF_OF_NUMBERS
-        ahead = min(highest + HALF_OF_NUMBERS, word | EPOCH_UNIT - 1)
-        for rank, theirs in enumerate(self.words[self.first : self.last]):
-            if theirs == word or highest < theirs < ahead:
-                continue
-            if behind < theirs < lowest or not self.has_joined(rank, word):
-                return False
-        return True
+        return all(self.has_joined(rank, word) for rank in range(self.size))
 
     def all_have_reached(self, number: int) -> bool:
         """Tell whether all ranks have made the call of this number (with its epoch), or later ones."""
@@ -269,8 +221,7 @@ class Channel:
 
     def mismatch(self, word: int) -> Mismatch | None:
         """Return in what this rank's call differs from another rank's call of the same number, if it does."""
-        words = self.words[self.first : self.last].tolist()
-        reached = word & _NUMBER_AND_EPOCH
+        words, reached = self.words[self.first : self.last].tolist(), word & NUMBER_AND_EPOCH
         if words.count(word) == len([theirs for theirs in words if theirs >= reached]):
             return None  # the others have made the same call, or are behind
         found = (self.mismatch_with(rank, word) for rank in range(self.size))
@@ -287,13 +238,9 @@ class Channel:
 
     def noted_call(self, rank: int, number: int) -> Call | None:
         """Return a rank's note of its call of this number here; None if it is no longer kept."""
-        recorder, member = self.watch.recorder, self.members[rank]
-        history, noted = recorder.history_offset(member), recorder.slots[member].calls_noted
-        for i in range(noted - 1, max(-1, noted - 1 - HISTORY_CALLS), -1):
-            at = history + i % HISTORY_CALLS * NOTE_BYTES
-            if _NUMBER_AND_ROW.unpack_from(self.memory, at) == (number, self.row):
-                return Call.from_buffer_copy(self.memory, at)
-        return None
+        calls = self.watch.recorder.last_calls(self.members[rank])
+        found = (call for call in reversed(calls) if (call.number, call.row) == (number, self.row))
+        return next(map(Call.from_buffer_copy, found), None)
 
 
 def _caller() -> FrameType:

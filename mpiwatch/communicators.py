@@ -74,52 +74,42 @@ add_methods(CheckedWin, ACCESSES, "_access", RawWin, by_name=True)
 like(CheckedWin, RawWin)
 
 
-Opened = tuple[FlightRecorder, list[int], Server | None]
-
-
-def open_recorder(world: MPI.Intracomm, keep: bool) -> Opened | None:
+def open_recorder(world: MPI.Intracomm, keep: bool) -> tuple[FlightRecorder, list[int], Server | None] | None:
     """Create a flight recorder on each machine, and connect the machines. Collective.
 
     Return this rank's recorder, the machine of each rank, and on the first rank of each of several machines,
     the thread to start. Return None if not all ranks of a machine see its recorder, or if a machine cannot
     reach rank 0's. With `keep`, the files stay.
     """
-    names = world.allgather(machine())
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    machines = [numbers[name] for name in names]
-    mine = machines[world.rank]
-    is_first = machines.index(mine) == world.rank
+    names, hosts = zip(*world.allgather((machine(), node_name(socket.gethostname()))), strict=True)
+    machines = [list(dict.fromkeys(names)).index(name) for name in names]
+    are_several = len(set(machines)) > 1
+    first = machines.index(machines[world.rank])
     path, fault = "", None
-    if is_first:
+    if world.rank == first:
         try:
             path = FlightRecorder.create(world.size)
         except OSError as error:
             fault = str(error)
     raise_together(world, fault)
-    path = world.allgather(path)[machines.index(mine)]
+    path = world.allgather(path)[first]
     # Each container on a machine has its own files.
-    if not world.allreduce(os.path.exists(path), MPI.LAND):
-        if is_first:
-            FlightRecorder(path).remove()
-        return None
-    recorder = FlightRecorder(path)
-    hosts = world.allgather(node_name(socket.gethostname()))
-    if is_first:
-        recorder.head.machine = mine
-        for slot, number, host in zip(recorder.slots, machines, hosts, strict=True):
-            slot.machine = number
-            slot.host = fit(host, HOST_BYTES) if len(numbers) > 1 else b""
-        recorder.head.hub = len(numbers) > 1
-    server = connect(world, recorder, machines) if len(numbers) > 1 else None
-    is_watched = world.bcast(server is not None or len(numbers) == 1)
-    world.Barrier()
-    if is_first and not (keep and is_watched):
-        recorder.remove()  # the memory exists as long as a rank uses it
-    if not is_watched:
-        if server is not None:
-            server.close()
-        return None
-    return recorder, machines, server
+    is_watched = world.allreduce(os.path.exists(path), MPI.LAND)
+    server = None
+    if is_watched:
+        recorder = FlightRecorder(path)
+        if world.rank == first:
+            recorder.head.machine, recorder.head.hub = machines[first], are_several
+            for slot, number, host in zip(recorder.slots, machines, hosts, strict=True):
+                slot.machine, slot.host = number, fit(host, HOST_BYTES) if are_several else b""
+        server = connect(world, recorder, machines) if are_several else None
+        is_watched = world.bcast(server is not None or not are_several)
+        world.Barrier()
+    if world.rank == first and not (keep and is_watched):
+        FlightRecorder(path).remove()  # the memory exists as long as a rank uses it
+    if server is not None and not is_watched:
+        server.close()
+    return (recorder, machines, server) if is_watched else None
 
 
 def connect(world: MPI.Intracomm, recorder: FlightRecorder, machines: list[int]) -> Server | None:
@@ -136,19 +126,18 @@ def connect(world: MPI.Intracomm, recorder: FlightRecorder, machines: list[int])
     faults = world.allgather(fault)
     if listener is None:
         return server_of(recorder, {0: connection}) if connection else None
-    expected, deadline = set(machines) - {0}, monotonic() + START_S
-    failed = [f"rank {rank} cannot reach rank 0 ({why})" for rank, why in enumerate(faults) if why]
-    fault = "".join(failed[:1])
-    while not fault and expected - set(listener.admitted):
+    fault = next((f"rank {rank} cannot reach rank 0 ({why})" for rank, why in enumerate(faults) if why), "")
+    deadline = monotonic() + START_S
+    while not fault and set(machines) - {0, *listener.admitted}:
         sleep(POLL_S)
         fault = "a machine has not connected" if monotonic() > deadline else ""
     listener.close()
-    if fault:
-        for each in listener.admitted.values():
-            each.close()
-        warnings.warn(f"The ranks are not watched: {fault}.", stacklevel=2)
-        return None
-    return server_of(recorder, dict(listener.admitted))
+    if not fault:
+        return server_of(recorder, dict(listener.admitted))
+    for each in listener.admitted.values():
+        each.close()
+    warnings.warn(f"The ranks are not watched: {fault}.", stacklevel=2)
+    return None
 
 
 def machine() -> tuple[str, ...]:
@@ -245,18 +234,31 @@ def watch(keep: bool = False, serve: Serve = serve_here, *, waits: bool = True) 
     with the others (see mpiwatch.machines).
     """
     global _world  # noqa: PLW0603
-    if _world is None:
-        world = MPI.COMM_WORLD
-        made: WatchedComm = WatchedComm(world)
-        made.__module__ = "mpi4py.MPI"  # where pickle looks for its name
-        channel = _open_world(world, keep, serve, waits)
-        if channel is not None:
-            made._channel = channel
-            atexit.register(drain, channel.watch)
-            channel.watch.deadline_s = lambda: watch().deadline_s
-            waiting.watched = channel.watch
-        _world = made
-    return _world
+    if _world is not None:
+        return _world
+    world = MPI.COMM_WORLD
+    made: WatchedComm = WatchedComm(world)
+    made.__module__ = "mpi4py.MPI"  # where pickle looks for its name
+    opened = open_recorder(world, keep)
+    _world = made
+    if opened is None:
+        return made
+
+    def progress() -> object:  # with MPICH, a probe on COMM_SELF makes none
+        return MPI.Is_finalized() or world.Iprobe(world.rank, 0)
+
+    recorder, machines, server = opened
+    if server is not None:
+        serve(server, progress)
+    waiting.watched = own = Watch(recorder, world.rank, progress, machines)
+    own.server, own.waits, own.deadline_s = server, waits, lambda: watch().deadline_s
+    if world.rank == 0:
+        own.new_row()  # before any rank writes into it
+    world.Barrier()
+    own.slot.cell_state = CellState.RUNNING
+    made._channel = Channel(own, 0, world, list(range(world.size)))
+    atexit.register(drain, own)
+    return made
 
 
 _watchdog: Watchdog | None = None
@@ -310,35 +312,14 @@ def resume() -> None:
         _world.watch.resume()
 
 
-def _open_world(world: MPI.Intracomm, keep: bool, serve: Serve, waits: bool) -> Channel | None:
-    """Create flight recorders, and return the world's row in them; None if the ranks cannot be watched."""
-
-    def progress() -> object:  # with MPICH, a probe on COMM_SELF makes none
-        return MPI.Is_finalized() or world.Iprobe(world.rank, 0)
-
-    opened = open_recorder(world, keep)
-    if opened is None:
-        return None
-    recorder, machines, server = opened
-    if server is not None:
-        serve(server, progress)
-    watch_ = Watch(recorder, world.rank, progress, machines)
-    watch_.server = server
-    if world.rank == 0:
-        watch_.new_row()  # before any rank writes into it
-    world.Barrier()
-    watch_.slot.cell_state = CellState.RUNNING
-    watch_.waits = waits
-    return Channel(watch_, 0, world, list(range(world.size)))
-
-
 # Fresh handles after a cell that failed
 
 DRAIN_S = 2.0  # for the messages of a failed cell to arrive, at the end of the program
 SETTLE_S = 1.0  # the same between two cells
 QUIET_ROUNDS = 3  # without a message, before it is likely that none is on its way
 
-Key = tuple[int, str]  # the row of a watched communicator, or the name of one that is not
+# The row of a watched communicator, with the number of a companion; or the name of one that is not watched.
+Key = tuple[int, str]
 
 
 class Kept(NamedTuple):
@@ -347,8 +328,8 @@ class Kept(NamedTuple):
     comm: MPI.Comm
     members: list[int]
     others: list[int]  # only of an intercommunicator
-    channel: Channel | None
-    companions: dict[int, tuple[MPI.Intracomm, Callable[[], object]]]
+    channel: Channel | None = None
+    reset: Callable[[], object] = int  # to call when it has been renewed
 
 
 _private: Any = None  # the duplicate of the world
@@ -379,32 +360,28 @@ def renew(world: MPI.Intracomm, names: dict[str, Any]) -> None:
     with without_interrupts():
         objects = _objects(names)
         mine = dict(sorted(_kept(world, names, objects).items()))
-        claims = {
-            key: _Claim(kept.members, kept.others, tuple(kept.companions), _handle(kept.comm) in objects)
-            for key, kept in mine.items()
-        }
-        everyone: list[dict[Key, Any]] = _private.allgather(claims)
-        messages.leave_behind()
+        everyone: list[dict[Key, _Claim]] = _private.allgather(
+            {
+                key: _Claim(kept.members, kept.others, kept.channel is None or _handle(kept.comm) in objects)
+                for key, kept in mine.items()
+            }
+        )
+        messages.under_way.leave_behind()
         for key, kept in mine.items():
-            if not _is_agreed(claims[key], key, everyone):
+            claims = _agreed(kept, key, everyone)
+            if not claims:
                 if kept.channel is not None:
                     for each in objects.get(_handle(kept.comm), ()):
                         each._channel = None
                     _replace(kept.comm, MPI.COMM_NULL, objects)
                     kept.channel.watch.channels.remove(kept.channel)
-            elif not any(everyone[rank][key].is_used for rank in kept.members):
+            elif not any(claim.is_used for claim in claims):
                 _retired.append(_copy(kept.comm))
                 assert kept.channel is not None
                 kept.channel.close()
             else:
-                new = _fresh(kept)
-                _replace(kept.comm, new, objects)
-                shared = set(kept.companions).intersection(
-                    *(everyone[rank][key].companions for rank in kept.members)
-                )
-                for own, reset in (kept.companions[number] for number in sorted(shared)):
-                    _replace(own, MPI.Intracomm.Dup(new), {})
-                    reset()
+                _replace(kept.comm, _fresh(kept), objects)
+                kept.reset()
         if (watch := getattr(world, "watch", None)) is not None:
             _count_on(watch)
         _settle()
@@ -416,43 +393,40 @@ class _Claim(NamedTuple):
 
     members: list[int]
     others: list[int]
-    companions: tuple[int, ...]
     is_used: bool
 
 
-def _is_agreed(claim: _Claim, key: Key, everyone: list[dict[Key, Any]]) -> bool:
-    """Return whether all ranks of a communicator claim the same about it."""
-    own, other = claim[:2], (claim.others, claim.members)
-    return all(
-        (theirs := everyone[rank].get(key)) is not None and theirs[:2] == expected
-        for ranks, expected in ((claim.members, own), (claim.others, other))
-        for rank in ranks
-    )
+def _agreed(kept: Kept, key: Key, everyone: list[dict[Key, _Claim]]) -> list[_Claim]:
+    """Return what the members of a communicator claim about it; nothing if its ranks do not agree on them."""
+    mine, others = ([everyone[rank].get(key) for rank in ranks] for ranks in (kept.members, kept.others))
+    expected = [(kept.members, kept.others)] * len(mine) + [(kept.others, kept.members)] * len(others)
+    claims = [each for each in (*mine, *others) if each is not None]
+    return claims[: len(mine)] if [each[:2] for each in claims] == expected else []
 
 
 def _objects(names: dict[str, Any]) -> dict[bytes, list[Any]]:
     """Return all communicators of this process as Python objects, by their handles."""
-    found: dict[int, Any] = {}
+    objects: dict[bytes, dict[int, Any]] = {}
     # `isinstance` would run code of objects that pretend to be of another class. mpi4py's own communicators
     # are no containers, so the garbage collector does not list them.
     for each in (*gc.get_objects(), *names.values()):
         if issubclass(type(each), MPI.Comm):
-            found[id(each)] = each
-    objects: dict[bytes, list[Any]] = {}
-    for each in found.values():
-        objects.setdefault(_handle(each), []).append(each)
-    return objects
+            objects.setdefault(_handle(each), {})[id(each)] = each
+    return {handle: list(found.values()) for handle, found in objects.items()}
 
 
 def _kept(world: MPI.Intracomm, names: dict[str, Any], objects: dict[bytes, list[Any]]) -> dict[Key, Kept]:
     """Return the communicators to renew: those that are watched, and others to which a name refers."""
     watch = getattr(world, "watch", None)
     channels = watch.channels if watch is not None else []
-    kept = {
-        (each.row, ""): Kept(each.comm, each.members, [], each, each.live_companions()) for each in channels
-    }
+    kept: dict[Key, Kept] = {}
+    for each in channels:
+        kept[each.row, ""] = Kept(each.comm, each.members, [], each)
+        for number, (own, method) in enumerate(each.companions):
+            if (reset := method()) is not None and own != MPI.COMM_NULL:
+                kept[each.row, str(number)] = Kept(own, each.members, [], reset=reset)
     if not channels:
-        kept[0, ""] = Kept(_copy(world), list(range(world.size)), [], None, {})
+        kept[0, ""] = Kept(_copy(world), list(range(world.size)), [])
     known = {_handle(each.comm) for each in kept.values()}
     known |= {_handle(each) for each in (MPI.COMM_NULL, MPI.COMM_SELF, _private)}
     for name, each in sorted(names.items()):
@@ -460,22 +434,18 @@ def _kept(world: MPI.Intracomm, names: dict[str, Any], objects: dict[bytes, list
             known.add(handle)
             others = waiting.world_ranks(each.Get_remote_group()) if each.Is_inter() else []
             members = waiting.world_ranks(each.Get_group())
-            kept[_private.size * ROWS_PER_RANK, name] = Kept(_copy(each), members, others, None, {})
+            kept[_private.size * ROWS_PER_RANK, name] = Kept(_copy(each), members, others)
     return kept
 
 
 def _fresh(kept: Kept) -> Any:
     """Return a communicator like the given one, made without a message on it. Its ranks call this."""
     old: Any = kept.comm
-    if kept.members == list(range(_private.size)):
-        new = _private.Dup()
-    else:
-        world = _private.Get_group()
-        group = world.Incl(kept.members)
-        new = _private.Create_group(group)
-        group.Free()
-        world.Free()
-    plain = new
+    world = _private.Get_group()
+    group = world.Incl(kept.members)
+    new = plain = _private.Create_group(group)
+    group.Free()
+    world.Free()
     topology = old.Get_topology()
     if kept.others:
         new = plain.Create_intercomm(0, _private, kept.others[0])
@@ -534,7 +504,7 @@ def _settle() -> None:
         quiet = 0 if any(busy for busy, _ in votes) else quiet + 1
         if votes[0][1]:
             break
-    messages.cancel_lost()
+    messages.under_way.cancel_lost()
 
 
 def _receive_and_discard(comms: Sequence[Any]) -> bool:

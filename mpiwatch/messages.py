@@ -71,13 +71,11 @@ POLLS_WHILE_STUCK = 300
 CERTAIN_S = 1.0  # of nothing but polls, before the rank counts as waiting
 GAP_S = 1.0  # after a longer gap between two samples, the time between them is unknown
 # A rank that computes or sleeps between its polls makes fewer, or spends more time on each.
-LEAST_PER_S, LEAST_PER_SAMPLE, MOST_CPU_S = 2_000, 100, 20e-6
+LEAST_PER_S, MOST_CPU_S = 2_000, 20e-6
 
 _ALONE = [object()]  # refers to an object that nothing else refers to
 _SENDS, _RECEIVES = frozenset(NONBLOCKING_SENDS), frozenset(NONBLOCKING_RECEIVES)
-
-# The call that made a request, as a tuple to save time: see `Made`.
-Call = tuple[str, Any, int, int, CodeType, int]
+_MESSAGES = _SENDS | _RECEIVES
 
 
 class Made(NamedTuple):
@@ -89,11 +87,6 @@ class Made(NamedTuple):
     tag: int
     code: CodeType
     instruction: int
-
-    @property
-    def is_message(self) -> bool:
-        """Return whether the call is a send or a receive rather than a collective."""
-        return self.peer != NO_PEER
 
     @property
     def line(self) -> str:
@@ -108,66 +101,92 @@ def made_by(request: Any) -> Made | None:
 
 
 class UnderWay:
-    """Requests that may not have completed. They hold their buffers, so only some are kept."""
+    """Requests that may not have completed, with their operations. They hold their buffers: at most KEPT.
+
+    `left`: those of cells that have failed, to which the session may still refer.
+    """
 
     def __init__(self) -> None:
-        self.requests: list[MPI.Request] = []
-        self.lost_track = False  # permanent: a message that is not tracked may be under way
-        self.left: list[MPI.Request] = []  # by cells that have failed; the session may still refer to them
+        self.requests: list[tuple[Any, str]] = []
+        self.left: dict[int, tuple[Any, str]] = {}
+        self.lost_sends = self.lost_receives = False  # permanent: one that is not tracked may be under way
 
-    def add(self, request: MPI.Request) -> None:
-        """Keep a request until it has completed."""
-        self.requests.append(request)
+    def add(self, request: Any, made: tuple[Any, ...]) -> None:
+        """Count a request as under way, until it has completed; `made`: the items of its Made."""
+        operation = made[0]
+        if operation in _SENDS:
+            balance[0] += 1
+            noted.append(made)
+        elif operation in _RECEIVES:
+            balance[0] -= 1
+        self.requests.append((request, operation))
         if len(self.requests) > KEPT:
-            self.tidy()
+            self._tidy()
+            if len(self.requests) > KEPT:
+                self.requests, self.lost_sends, self.lost_receives = [], True, True
 
-    def tidy(self) -> None:
-        """Drop requests that have completed, and all if too many are left."""
-        if self.any() and len(self.requests) > KEPT:
-            self.requests, self.lost_track = [], True
-
-    def any(self, besides: Collection[MPI.Request] = ()) -> bool:
-        """Tell whether a message may be under way that is not one of `besides`."""
+    def _tidy(self) -> None:
         # A request is false once its caller has waited for it. MPI is not asked: another object with the same
         # handle may have completed it, and MPI may crash on a handle that is no longer valid. A persistent
         # request keeps its handle; it is added each time it starts.
         self.requests = [
-            request
-            for request in self.requests
+            (request, operation)
+            for request, operation in self.requests
             if request and not (isinstance(request, RawPrequest) and request.Get_status())
         ]
-        return self.lost_track or any(not _is_one_of(request, besides) for request in self.requests)
+
+    def has_sends(self, besides: MPI.Request | None = None) -> bool:
+        """Tell whether a message may be under way to another rank."""
+        return self.lost_sends or self._has(_SENDS, besides)
+
+    def has_receives(self, besides: MPI.Request | None = None) -> bool:
+        """Tell whether a receive may be under way."""
+        return self.lost_receives or self._has(_RECEIVES, besides)
+
+    def _has(self, operations: Collection[str], besides: MPI.Request | None) -> bool:
+        self._tidy()
+        return any(
+            request is not besides and (operation in operations or operation.startswith("Isendrecv"))
+            for request, operation in self.requests
+        )
+
+    def leave_behind(self) -> None:
+        """Keep the requests of a failed cell, and their buffers, but count none as under way any more."""
+        self.left |= {id(kept[0]): kept for kept in self.requests if kept[0]}
+        self.requests, self.lost_sends, self.lost_receives = [], False, False
+
+    def cancel_lost(self) -> None:
+        """Cancel the receives left by failed cells to which nothing refers any more: their buffers can go.
+
+        Sends stay until they complete, and so do receives for which the session may still wait.
+        """
+        for key in list(self.left):
+            if not self.left[key][0]:
+                del self.left[key]  # its caller has waited for it
+            elif sys.getrefcount(self.left[key][0]) <= sys.getrefcount(_ALONE[0]) and _is_only_handle(
+                self.left[key][0]
+            ):
+                request, operation = self.left.pop(key)
+                if operation in _RECEIVES:
+                    with contextlib.suppress(MPI.Exception):
+                        cancel(request)
+                else:
+                    keep(request)
 
 
-def _is_one_of(request: MPI.Request, others: Collection[MPI.Request]) -> bool:
-    return any(request is other for other in others)  # requests are equal if their handles are
+def _is_only_handle(request: Any) -> bool:
+    """Return whether no other object has this handle, which that object may have completed."""
+    made = made_by(request)  # in strict mode, calls have several handles
+    return made is not None and not made.comm.copies_requests and getattr(request, "call", None) is None
 
 
-sends, receives, collectives = UnderWay(), UnderWay(), UnderWay()  # of this process
+under_way = UnderWay()  # of this process
 balance = [0]  # sends minus receives of the cell
-noted: deque[Call] = deque(maxlen=SENDS_NOTED)  # the last sends
+noted: deque[tuple[Any, ...]] = deque(maxlen=SENDS_NOTED)  # the last sends, each the items of a Made
 on_request: Callable[[Any], object] | None = None  # strict mode notes the requests of the program
 
 # Sends of calls that have ended in a hang report: their buffers must stay until a rank takes the messages.
 _unfinished: list[MPI.Request] = []
-
-
-def track(request: Any, made: Call) -> None:
-    """Count a request as under way; `made`: the call that has made it."""
-    operation = made[0]
-    if operation in _SENDS:
-        kind = sends
-        balance[0] += 1
-        noted.append(made)
-    elif operation in _RECEIVES:
-        kind = receives
-        balance[0] -= 1
-    elif operation.startswith("Isendrecv"):
-        kind = receives
-        sends.add(request)
-    else:
-        kind = collectives
-    kind.add(request)
 
 
 def has_unfinished() -> bool:
@@ -189,40 +208,6 @@ def cancel(request: MPI.Request) -> None:
         RawRequest.Wait(request)
 
 
-def leave_behind() -> None:
-    """Keep the requests of a failed cell, and their buffers, but count none of them as under way any more."""
-    for kind in sends, receives, collectives:
-        kind.left += [each for each in kind.requests if each and not _is_one_of(each, kind.left)]
-        kind.requests, kind.lost_track = [], False
-    # The request of an Isendrecv is in two of the lists.
-    receives.left = [each for each in receives.left if not _is_one_of(each, sends.left)]
-
-
-def cancel_lost() -> None:
-    """Cancel the receives left by failed cells to which nothing refers any more: their buffers can go.
-
-    Sends stay until they complete, and so do receives for which the session may still wait.
-    """
-    for kind in sends, receives, collectives:
-        left = kind.left
-        for i in reversed(range(len(left))):
-            if not left[i]:
-                del left[i]  # its caller has waited for it
-            elif sys.getrefcount(left[i]) <= sys.getrefcount(_ALONE[0]) and _is_only_handle(left[i]):
-                if kind is receives:
-                    with contextlib.suppress(MPI.Exception):
-                        cancel(left[i])
-                    del left[i]
-                else:
-                    keep(left.pop(i))
-
-
-def _is_only_handle(request: Any) -> bool:
-    """Return whether no other object has this handle, which that object may have completed."""
-    made = made_by(request)  # in strict mode, calls have several handles
-    return made is not None and not made.comm.copies_requests and getattr(request, "call", None) is None
-
-
 class MessageWait(Waiting):
     """Waiting for a message to arrive or to be taken; `peer` is a rank in the world, or -1 for any rank.
 
@@ -233,7 +218,8 @@ class MessageWait(Waiting):
     origin = ""  # the line that made the request
     failed_polls = 0  # by a rank that polls in a loop of its own
     sends_too = False  # whether the call also sends a message, which its peer may receive
-    waited_for: Sequence[MPI.Request] = ()  # not counted as other messages under way
+    is_circular = True  # whether ranks in such waits may wait for each other in a circle
+    subject: MPI.Request | None = None  # what is waited for, if it is a request
     stuck_since = 0, 0  # what `confirmation` returned, and how often MPI had been polled then
 
     def __init__(
@@ -248,12 +234,7 @@ class MessageWait(Waiting):
     ) -> None:
         super().__init__(watch, members, deadline_s)
         self.operation, self.peer, self.tag, self.purpose = operation, peer, tag, purpose
-        self.is_circular = not purpose
-
-    def polled_by_caller(self) -> MessageWait:
-        """Return this wait as that of a loop of the caller's, which polls and may end without a message."""
-        self.is_circular, self.patience_s = False, self.deadline_s
-        return self
+        self.may_be_circular = not purpose
 
     def announce(self) -> None:
         watch, slot = self.watch, self.watch.slot
@@ -264,9 +245,9 @@ class MessageWait(Waiting):
         slot.message_origin = fit(self.origin, ORIGIN_BYTES)
         slot.message_polls = self.failed_polls
         slot.message_number = 0
-        if self.is_circular and not watch.is_threaded():
-            slot.has_sends = self.sends_too or has_unfinished() or sends.any(self.waited_for)
-            slot.has_receives = receives.any(self.waited_for)
+        if self.may_be_circular and self.is_circular and not watch.is_threaded():
+            slot.has_sends = self.sends_too or has_unfinished() or under_way.has_sends(self.subject)
+            slot.has_receives = under_way.has_receives(self.subject)
             watch.message_waits += 1
             slot.message_number = watch.message_waits
         slot.waiting_in = WaitingIn.MESSAGE
@@ -317,16 +298,10 @@ class RequestWait(MessageWait):
         deadline_s = max(deadlines_s, default=watch.deadline_s())
         super().__init__(watch, [], deadline_s, "Wait", -1, -1)
         self.requests, self.needs_all = requests, needs_all
-        self.may_be_circular = True
-        self.subject: MPI.Request | None = None
-
-    def polled_by_caller(self) -> MessageWait:
-        self.may_be_circular = False
-        return super().polled_by_caller()
 
     def announce(self) -> None:
         pending = [request for request in self.requests if request and not request.Get_status()]
-        self.subject = pending[0] if pending else None
+        self.subject = next(iter(pending), None)
         made = made_by(self.subject)
         if made is None:
             self.operation, self.peer, self.tag, self.origin = "Wait", -1, -1, ""
@@ -335,14 +310,7 @@ class RequestWait(MessageWait):
             self.members = made.comm._members
             self.operation, self.origin, self.tag = made.operation, made.line, made.tag
             self.peer = made.comm._world_rank(made.peer)
-        self.is_circular = (
-            self.may_be_circular
-            and made is not None
-            and made.is_message
-            and not made.operation.startswith("Isendrecv")
-            and (self.needs_all or len(pending) == 1)
-        )
-        self.waited_for = [self.subject] if self.subject is not None else []
+        self.is_circular = self.operation in _MESSAGES and (self.needs_all or len(pending) == 1)
         super().announce()
 
     def is_stuck(self) -> bool:
@@ -355,7 +323,7 @@ class RequestWait(MessageWait):
         made = made_by(self.subject)
         if made is None or (not self.needs_all and len(self.requests) > 1):
             return False
-        if not made.is_message:
+        if made.peer == NO_PEER:
             return any(self.watch.has_ended(member, self.patience_s) for member in self.members)
         return super().cannot_complete()
 
@@ -429,23 +397,22 @@ class Polls:
         self.activity = id(last), watch.calls, balance[0], self.successes, watch.epoch, last
         made, cpu_s = self.failed - failed_then, self.sampled[1] - cpu_then
         only_polls = (
-            made >= LEAST_PER_SAMPLE
+            made > LEAST_PER_S * (now - then)
             and cpu_s < MOST_CPU_S * made
             and now - then < GAP_S
             and self.activity[:-1] == activity[:-1]
-            and self.failed - self.failed_before > LEAST_PER_S * (now - self.since_s)
             and watch.slot.cell_state == CellState.RUNNING
             and not watch.waiting
             and not watch.is_threaded()
             and not math.isinf(watch.patience)  # a program may poll for as long as it likes
         )
-        if not only_polls:
-            self.since_s, self.failed_before, self.is_due = now, self.failed, False
-            if self.wait is not None:
-                watch.withdraw(self.wait)
-                self.wait = None
-        elif now - self.since_s > CERTAIN_S:
-            self.is_due = True
+        if only_polls:
+            self.is_due = now - self.since_s > CERTAIN_S
+            return
+        self.since_s, self.failed_before, self.is_due = now, self.failed, False
+        if self.wait is not None:
+            watch.withdraw(self.wait)
+            self.wait = None
 
     def look(self, describe: Callable[[Watch], MessageWait]) -> None:
         """Note in the slot that this rank waits; raise HangError if that is of no use any more."""
@@ -453,7 +420,8 @@ class Polls:
         watch = waiting.watched
         if watch is None or threading.current_thread() is not threading.main_thread():
             return
-        wait = self.wait = self.wait or describe(watch).polled_by_caller()
+        wait = self.wait = self.wait or describe(watch)
+        wait.may_be_circular, wait.patience_s = False, wait.deadline_s  # the loop may end without a message
         wait.since_s, wait.failed_polls = self.since_s, self.failed - self.failed_before
         watch.slot.message_polls = wait.failed_polls
         try:
@@ -474,7 +442,7 @@ class PolledRequest(RawRequest, metaclass=LikeMpi4py):
     """
 
     __slots__ = ("made",)
-    made: Call
+    made: tuple[Any, ...]  # the items of a Made, which takes longer to make
 
 
 class PolledPrequest(PolledRequest, RawPrequest):
@@ -496,80 +464,60 @@ class PolledPrequest(PolledRequest, RawPrequest):
 def track_started(request: Any) -> None:
     """Count a persistent request as under way."""
     if (made := getattr(request, "made", None)) is not None:
-        track(request, made)
+        under_way.add(request, made)
 
 
-class Way(NamedTuple):
-    """A way to wait: whether the result of its test says that it is over, and what the wait returns of it.
-
-    `value` is None if the test returns nothing else.
-    """
-
-    is_over: Callable[[Any], bool]
-    value: Callable[[Any], Any] | None = None
-
-
-OF_ONE = "Wait", "wait"  # waits that are methods of a request; the others are of a class
-# A wait -> how to do it by the test of the same name. For Testsome, None says that no request is active.
-WAITS = {
-    "Wait": Way(bool),
-    "wait": Way(itemgetter(0), itemgetter(1)),
-    "Waitall": Way(bool),
-    "waitall": Way(itemgetter(0), itemgetter(1)),
-    "Waitany": Way(itemgetter(1), itemgetter(0)),
-    "waitany": Way(itemgetter(1), itemgetter(0, 2)),
-    "Waitsome": Way(lambda done: done is None or len(done) > 0, lambda done: done),
-    "waitsome": Way(lambda result: result[0] is None or len(result[0]) > 0, lambda result: result),
+# A wait -> whether a result of its test says that it is over, and what the wait returns of the result. For
+# Testsome, None says that no request is active.
+Way = tuple[Callable[[Any], bool], Callable[[Any], Any]]
+OF_ONE = "Wait", "wait"  # methods of a request; the others are of a class
+WAITS: dict[str, Way] = {
+    "Wait": (bool, bool),
+    "wait": (itemgetter(0), itemgetter(1)),
+    "Waitall": (bool, bool),
+    "waitall": (itemgetter(0), itemgetter(1)),
+    "Waitany": (itemgetter(1), itemgetter(0)),
+    "waitany": (itemgetter(1), itemgetter(0, 2)),
+    "Waitsome": (lambda done: done is None or len(done) > 0, lambda done: done),
+    "waitsome": (lambda result: result[0] is None or len(result[0]) > 0, lambda result: result),
 }
 
 
-def _waiting(name: str, test_name: str) -> Callable[..., Any]:
-    """Return a request's method that waits for it, or a class's that waits for several requests.
+def poll_in_python(requests: type[MPI.Request], own: type[MPI.Request]) -> None:
+    """Let a class of requests, which stands in for mpi4py's `own`, wait by polling, and count its tests."""
+    for name, way in WAITS.items():
+        test_name = name.replace("Wait", "Test").replace("wait", "test")
+        methods = _polling(name, getattr(requests, test_name), *way)
+        for each, method in zip((name, test_name), methods, strict=True):
+            method.__name__ = each
+            setattr(requests, each, method if name in OF_ONE else classmethod(method))
+    like(requests, own)
 
-    Its polls are not counted. If the test returns only whether the wait is over, MPI's own function is polled
-    without a line of Python in between.
-    """
-    (is_over, value), raw_test, is_of_one = WAITS[name], getattr(RawRequest, test_name), name in OF_ONE
 
-    def wait_for_one(self: Any, status: MPI.Status | None = None) -> Any:
-        test = raw_test if type(self) is PolledRequest else getattr(type(self), test_name)
-        if value is not None:
-            return wait(partial(test, self, status), [self])
-        if not test(self, status):
-            wait_for(partial(test, self, status), [self])
-        return True
+def _polling(
+    name: str, test: Callable[..., Any], is_over: Callable[[Any], bool], value: Callable[[Any], Any]
+) -> tuple[Any, Any]:
+    """Return a wait that calls `test`, and the same test with its calls counted."""
+    is_of_one = name in OF_ONE
 
-    def wait_for_several(cls: Any, requests: Sequence[MPI.Request], *rest: Any, **named: Any) -> Any:
-        test = partial(
-            raw_test if cls is PolledRequest else getattr(cls, test_name), requests, *rest, **named
-        )
-        if value is not None:
-            return wait(test, requests)
-        if not test():
-            wait_for(test, requests)
-        return True
-
-    def wait(test: Callable[[], Any], requests: Sequence[MPI.Request]) -> Any:
+    def finish(ask: Callable[[], Any], requests: Sequence[MPI.Request]) -> Any:
         result: Any = None
 
         def is_done() -> bool:
             nonlocal result
-            result = test()
+            result = ask()
             return is_over(result)
 
-        if not is_done():
-            wait_for(is_done, requests, needs_all=is_of_one or name.endswith("all"))
-        assert value is not None
-        return value(result)
+        wait_for(is_done, requests, needs_all=is_of_one or name.endswith("all"))
+        return result
 
-    made: Any = wait_for_one if is_of_one else wait_for_several
-    made.__name__ = name
-    return made if is_of_one else classmethod(made)
+    def wait_for_one(self: Any, status: MPI.Status | None = None) -> Any:
+        result = test(self, status)
+        return value(result if is_over(result) else finish(partial(test, self, status), [self]))
 
-
-def _counting(name: str, test_name: str, test: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the test of a class of requests, counted."""
-    is_over, is_of_one = WAITS[name].is_over, name in OF_ONE
+    def wait_for_several(cls: Any, requests: Any, *rest: Any, **named: Any) -> Any:
+        result = test(requests, *rest, **named)
+        return value(result if is_over(result) else finish(partial(test, requests, *rest, **named), requests))
 
     def counted(owner: Any, *arguments: Any, **named: Any) -> Any:
         result = test(owner, *arguments, **named) if is_of_one else test(*arguments, **named)
@@ -582,18 +530,7 @@ def _counting(name: str, test_name: str, test: Callable[..., Any]) -> Callable[.
             polls.look(lambda watch: RequestWait(watch, tested, needs_all=not name.endswith("any")))
         return result
 
-    counted.__name__ = test_name
-    return counted
-
-
-def poll_in_python(requests: type[MPI.Request], own: type[MPI.Request]) -> None:
-    """Let a class of requests, which stands in for mpi4py's `own`, wait by polling, and count its tests."""
-    for name in WAITS:
-        test_name = name.replace("Wait", "Test").replace("wait", "test")
-        counted = _counting(name, test_name, getattr(requests, test_name))
-        setattr(requests, name, _waiting(name, test_name))
-        setattr(requests, test_name, counted if name in OF_ONE else classmethod(counted))
-    like(requests, own)
+    return wait_for_one if is_of_one else wait_for_several, counted
 
 
 poll_in_python(PolledRequest, RawRequest)
@@ -643,7 +580,7 @@ def polled(request: Any, operation: str, comm: Any, peer: int, tag: int, frame: 
     if type(request) in REPLACED:
         request.made = made
     if not isinstance(request, RawPrequest):
-        track(request, made)
+        under_way.add(request, made)
     if on_request is not None:
         on_request(request)
     return request
@@ -734,7 +671,7 @@ class WatchedMessages(ChannelComm):
     def _do_bsend(self, name: str, buf: Any, dest: int, tag: int) -> None:
         if name == "Bsend":
             check_message(self, name, buf, dest)
-        sends.lost_track = True  # the message is in a buffer of MPI
+        under_way.lost_sends = True  # the message is in a buffer of MPI
         getattr(super(), name)(buf, dest, tag)
 
     def _do_recv(self, name: str, buf: Any, source: int, tag: int, status: MPI.Status | None) -> Any:
@@ -745,8 +682,6 @@ class WatchedMessages(ChannelComm):
     def _do_sendrecv_of_object(
         self, name: str, obj: Any, dest: int, sendtag: int, buf: Any, source: int, tag: int, status: Any
     ) -> Any:
-        if buf is not None:
-            super().recv(buf, PROC_NULL)
         sent = self._start("send", obj, dest, sendtag)
         try:
             received = self._receive_object(name, source, tag, status, dest != PROC_NULL)
@@ -757,28 +692,19 @@ class WatchedMessages(ChannelComm):
         return received
 
     def _do_sendrecv(
-        self, name: str, sent: Any, dest: int, sendtag: int, buf: Any, source: int, tag: int, status: Any
+        self,
+        name: str,
+        sent: Any,
+        dest: int,
+        sendtag: int,
+        buf: Any,
+        source: int,
+        tag: int,
+        status: Any,
+        depth: int = 2,
     ) -> None:
         check_message(self, name, sent, dest)
         check_message(self, name, buf, source)
-        self._exchange_arrays(name, sent, dest, sendtag, buf, source, tag, status)
-
-    def _do_sendrecv_replace(
-        self, name: str, buf: Any, dest: int, sendtag: int, source: int, tag: int, status: Any
-    ) -> None:
-        check_message(self, name, buf, dest)
-        check_message(self, name, buf, source)
-        values = flat(buf)
-        if values is None:  # nothing here knows how to copy it
-            super().Sendrecv_replace(buf, dest, sendtag, source, tag, status)
-            return
-        datatype, copy = parse(buf).datatype, values.copy()
-        sent = copy if datatype is None else [copy, datatype]
-        self._exchange_arrays(name, sent, dest, sendtag, buf, source, tag, status)
-
-    def _exchange_arrays(
-        self, name: str, sent: Any, dest: int, sendtag: int, buf: Any, source: int, tag: int, status: Any
-    ) -> None:
         receiving = self._start("Recv", buf, source, tag)
         try:
             sending = self._start("Send", sent, dest, sendtag)
@@ -790,7 +716,19 @@ class WatchedMessages(ChannelComm):
         except BaseException:
             keep(sending)
             raise
-        self._send("Send", sending, dest, sendtag, _getframe(3))
+        self._send("Send", sending, dest, sendtag, _getframe(depth))
+
+    def _do_sendrecv_replace(
+        self, name: str, buf: Any, dest: int, sendtag: int, source: int, tag: int, status: Any
+    ) -> None:
+        check_message(self, name, buf, dest)
+        values = flat(buf)
+        if values is None:  # nothing here knows how to copy it
+            super().Sendrecv_replace(buf, dest, sendtag, source, tag, status)
+            return
+        datatype, copy = parse(buf).datatype, values.copy()
+        sent = copy if datatype is None else [copy, datatype]
+        self._do_sendrecv(name, sent, dest, sendtag, buf, source, tag, status, 3)
 
     def _send(self, name: str, request: MPI.Request, dest: int, tag: int, at: FrameType) -> None:
         """Wait until a message has been sent, or has been received if the send is synchronous.
@@ -857,7 +795,7 @@ class WatchedMessages(ChannelComm):
         return message
 
     def _do_mprobe(self, name: str, source: int, tag: int, status: MPI.Status | None) -> MPI.Message:
-        receives.lost_track = True  # another object receives the message
+        under_way.lost_receives = True  # another object receives the message
         return self._matched(name, source, tag, status)
 
     def _do_probe(self, name: str, source: int, tag: int, status: MPI.Status | None) -> Literal[True]:
@@ -919,7 +857,7 @@ class WatchedMessages(ChannelComm):
 
     def _do_look(self, name: str, source: int, tag: int, status: MPI.Status | None) -> Any:
         """Do a probe that does not wait; its calls without success are counted."""
-        receives.lost_track = receives.lost_track or name.lower() == "improbe"
+        under_way.lost_receives = under_way.lost_receives or name.lower() == "improbe"
         found = self._probe(name, source, tag, status)
         if found:
             polls.successes += 1
@@ -962,10 +900,8 @@ add_methods(WatchedMessages, NONBLOCKING_COLLECTIVES, "_do_start_collective", by
 
 def unreceived(watch: Watch) -> tuple[list[Message], list[Message]]:
     """Return the first message from each rank that waits to be received here, and this rank's last sends."""
-    arrived: list[Message] = []
     for _ in range(LOOKS):
-        arrived = list(_arrived(watch))
-        if arrived:
+        if arrived := list(_arrived(watch)):
             break
         sleep(LOOK_S)
     return arrived, [

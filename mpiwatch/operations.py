@@ -648,7 +648,7 @@ def report_never_completed(only_lost: bool) -> None:
     """Report each request never waited for; `only_lost`: only if no variable refers to it."""
     kept = []
     for request, references in zip(_made, _references(_made), strict=True):
-        if only_lost and references > _LOST + _kept_under_way(request):
+        if only_lost and references > _LOST + sum(each is request for each, _ in messages.under_way.requests):
             kept.append(request)
         elif request.call is not None:
             if not request.call.was_cancelled:
@@ -667,11 +667,6 @@ def report_never_completed(only_lost: bool) -> None:
 
 def _references(requests: list[StrictRequest]) -> list[int]:
     return [sys.getrefcount(request) for request in requests]
-
-
-def _kept_under_way(request: Any) -> int:
-    kinds = messages.sends, messages.receives, messages.collectives
-    return sum(each is request for kind in kinds for each in kind.requests)
 
 
 # Python's count for a request that only `_made` refers to; it differs between versions of Python.

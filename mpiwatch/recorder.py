@@ -45,15 +45,13 @@ MEMBERS_BYTES = 128
 REPORT_BYTES_PER_RANK = 32 << 10
 LOCK_POLL_S = 0.01
 
-# A word, from the top: 12 bits epoch, 28 bits number of the call, 1 bit "gave up", 23 bits hash.
-EPOCH_SHIFT, NUMBER_SHIFT, GAVE_UP, HASH_MASK = 52, 24, 1 << 23, (1 << 23) - 1
-NUMBER_MASK = (1 << 28) - 1
+# A word, from the top: 8 bits epoch, 36 bits number of the call (more than a program makes in a day), 1 bit
+# "gave up", 19 bits hash.
+EPOCH_SHIFT, NUMBER_SHIFT, GAVE_UP, HASH_MASK = 56, 20, 1 << 19, (1 << 19) - 1
+EPOCH_MASK, NUMBER_MASK = (1 << 8) - 1, (1 << 36) - 1
 
 # A slot's `joined_word` if ranks that share no memory made the last call, without a rendezvous.
 NO_RENDEZVOUS = (1 << 64) - 1
-# A Call without its number
-CALL_BODY = Struct(f"=4q{NAME_BYTES}s{TYPE_BYTES}s{TYPE_BYTES}s{FILE_BYTES}s")
-NUMBERED_CALL = Struct(f"=q{CALL_BODY.size}s")  # a Call, written at once
 MISMATCHES = 100  # a Mismatch is stored as its value plus this
 
 
@@ -90,7 +88,7 @@ class Call(ctypes.Structure):
     )
 
 
-assert NUMBERED_CALL.size == ctypes.sizeof(Call)
+NUMBERED_CALL = Struct(f"=q{ctypes.sizeof(Call) - 8}s")  # a Call, written at once
 
 
 class Slot(ctypes.Structure):
@@ -216,25 +214,21 @@ class FlightRecorder:
 
         The operating system releases the lock of a process that dies. The lock is not reentrant.
         """
+        began = monotonic()
         with self._thread_lock:
-            self._lock(timeout_s)
+            while True:
+                try:
+                    fcntl.lockf(self.file, fcntl.LOCK_EX | (0 if timeout_s is None else fcntl.LOCK_NB))
+                    break
+                except (BlockingIOError, PermissionError):
+                    if timeout_s is not None and monotonic() - began > timeout_s:
+                        text = f"another process has held the flight recorder for more than {timeout_s:g} s"
+                        raise TimeoutError(text) from None
+                    sleep(LOCK_POLL_S)
             try:
                 yield
             finally:
                 fcntl.lockf(self.file, fcntl.LOCK_UN)
-
-    def _lock(self, timeout_s: float | None) -> None:
-        began = monotonic()
-        while True:
-            try:
-                fcntl.lockf(self.file, fcntl.LOCK_EX | (0 if timeout_s is None else fcntl.LOCK_NB))
-                return
-            except (BlockingIOError, PermissionError):
-                if timeout_s is not None and monotonic() - began > timeout_s:
-                    raise TimeoutError(
-                        f"another process has held the flight recorder for more than {timeout_s:g} s"
-                    ) from None
-                sleep(LOCK_POLL_S)
 
     def publish(self, report: Report, first_number: int | None = None) -> None:
         """Leave a report for all processes, and open a new epoch. The caller holds the lock.
@@ -287,10 +281,6 @@ class FlightRecorder:
     def slot_offset(self, rank: int) -> int:
         """Return the offset in memory, in bytes, at which a rank's slot starts."""
         return ctypes.sizeof(Head) + rank * ctypes.sizeof(Slot)
-
-    def history_offset(self, rank: int) -> int:
-        """Return the offset in memory, in bytes, at which a rank's history starts."""
-        return self.slot_offset(rank) + Slot.history.offset
 
 
 def fit(text: str, size: int) -> bytes:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum, auto
-from textwrap import TextWrapper
+from itertools import zip_longest
 from typing import Any
 
 # Phrases that messages share
@@ -20,10 +20,6 @@ from typing import Any
 COLUMNS = 100  # of a line on a notebook's page: JupyterLab breaks longer ones in the middle of a word
 _QUOTED = re.compile(r"`[^`]*`")
 _WORD = re.compile(r"(?:[^\s`]|`[^`]*`|`)+")  # what stands in backticks is part of a word
-_JOINT = "\0"  # a space within a word
-_BETWEEN_WORDS: dict[str, Any] = {
-    name: False for name in ("break_long_words", "break_on_hyphens", "expand_tabs", "replace_whitespace")
-}
 _COLUMNS_OF_A_TABLE = re.compile(r"\S {2,}\S")
 
 
@@ -62,18 +58,16 @@ def wrapped(message: str, columns: int = COLUMNS) -> str:
 
 
 def _wrapped_line(line: str, columns: int) -> list[str]:
-    text = line.lstrip()
-    indent = line[: len(line) - len(text)]
+    indent = line[: len(line) - len(line.lstrip())]
     if len(line) <= columns or _COLUMNS_OF_A_TABLE.search(_QUOTED.sub("", line)):
         return [line]
-    # What stands in backticks is part of a word, unless the word is longer than a line.
-    kept = _WORD.sub(lambda word: _joined(word[0], columns - len(indent)), text)
-    wrapper = TextWrapper(columns, initial_indent=indent, subsequent_indent=indent, **_BETWEEN_WORDS)
-    return [part.replace(_JOINT, " ") for part in wrapper.wrap(kept)]
-
-
-def _joined(word: str, longest: int) -> str:
-    return word.replace(" ", _JOINT) if len(word) <= longest else word
+    parts = [indent]
+    for word in _WORD.findall(line):
+        for each in [word] if len(indent + word) <= columns else word.split(" "):
+            if parts[-1] != indent and len(parts[-1]) + 1 + len(each) > columns:
+                parts.append(indent)
+            parts[-1] += " " * (parts[-1] != indent) + each
+    return parts
 
 
 # The names of calls
@@ -133,7 +127,6 @@ class Reason(Enum):
     RANK_DIED = auto()  # a rank of a program died, and MPI ends the others; it is the `reporter`
     STOPPED = auto()  # the user stopped the cell
     INTERRUPTED = auto()  # the reporting rank was interrupted while it was waiting
-    THREADS = auto()  # two threads of the reporter were in collectives on one communicator at once
 
 
 class Mismatch(Enum):
@@ -290,22 +283,21 @@ WAITING = (Activity.WAITING_IN_COLLECTIVE, Activity.WAITING_FOR_MESSAGE)
 def groups(report: Report) -> list[tuple[RankState, list[int]]]:
     """Return what the ranks do, and which ranks do it: waiting ranks first, large groups first.
 
-    If there are too many groups, leave out details in which the ranks differ. If there still are, or if
-    most ranks are in the first group, it is kept, and of the others the small ones: the odd ones out.
+    If there are too many groups, the first one is kept, and of the others the small ones: the odd ones out.
     """
-    found: list[tuple[RankState, list[int]]] = []
-    for simplify in (_keep, _without_peer, _without_place):
-        by_state: dict[RankState, list[int]] = {}
-        for rank in report.ranks:
-            by_state.setdefault(simplify(_shown(report, rank)), []).append(rank.rank)
-        found = sorted(by_state.items(), key=lambda group: (group[0].activity not in WAITING, -len(group[1])))
-        if len(found) <= MAX_GROUPS:
-            return found
-        if len(found[0][1]) > len(report.ranks) / 2:
-            break
+    found = _shared({rank.rank: _shown(report, rank) for rank in report.ranks})
+    found.sort(key=lambda group: (group[0].activity not in WAITING, -len(group[1])))
     odd = sorted(found[1:], key=lambda group: (group[0].activity in WAITING, len(group[1])))
-    kept = [found[0], *odd[: MAX_GROUPS - 1]]
+    kept = [*found[:1], *odd[: MAX_GROUPS - 1]]
     return [group for group in found if group in kept]
+
+
+def _shared(values: Mapping[int, Any]) -> list[tuple[Any, list[int]]]:
+    """Return each value with the ranks that have it."""
+    found: dict[Any, list[int]] = {}
+    for rank, value in values.items():
+        found.setdefault(value, []).append(rank)
+    return list(found.items())
 
 
 def _shown(report: Report, rank: RankState) -> RankState:
@@ -323,22 +315,6 @@ def _shown(report: Report, rank: RankState) -> RankState:
     else:
         return replace(rank, calls=())
     return replace(rank, calls=(shown,))
-
-
-def _keep(shown: Any) -> Any:
-    return shown
-
-
-def _without_peer(rank: RankState) -> RankState:
-    """Leave out the peer of a message and the text of an error."""
-    message = rank.message if rank.message is None else replace(rank.message, peer=-1)
-    return replace(rank, message=message, error=rank.error.partition(":")[0])
-
-
-def _without_place(rank: RankState) -> RankState:
-    """Leave out the line and the number of elements, too."""
-    calls = tuple(replace(call, count=None, line=0) for call in rank.calls)
-    return replace(_without_peer(rank), place="", calls=calls)
 
 
 def ranks_in_short(ranks: Collection[int]) -> str:
@@ -406,22 +382,14 @@ class Table:
         """Return labelled rows: one for each rank, or if there are many, one for ranks with equal rows."""
         if len(self.rows) <= MAX_ROWS:
             return [(f"rank {rank}", entries) for rank, entries in self.rows.items()]
-        found: dict[tuple[Entry, ...], list[int]] = {}
-        for simplify in (_keep, _without_details):
-            found = {}
-            for rank, entries in self.rows.items():
-                found.setdefault(tuple(map(simplify, entries)), []).append(rank)
-            if len(found) <= MAX_ROWS:
-                break
-        largest = sorted(found.items(), key=lambda group: -len(group[1]))[:MAX_ROWS]
-        shown = sorted(largest, key=lambda group: group[1])
-        rows = [(ranks_in_short(ranks), list(entries)) for entries, ranks in shown]
-        left = len(self.rows) - sum(len(ranks) for _, ranks in shown)
-        return [*rows, (f"{left} more", [])] if left else rows
-
-
-def _without_details(entry: Entry) -> Entry:
-    return Entry(entry.status, entry.label.partition(" (")[0])
+        found = _shared({rank: tuple(entries) for rank, entries in self.rows.items()})
+        largest = sorted(found, key=lambda group: -len(group[1]))[:MAX_ROWS]
+        lines = [
+            (ranks_in_short(ranks), list(entries))
+            for entries, ranks in sorted(largest, key=lambda group: group[1])
+        ]
+        left = len(self.rows) - sum(len(ranks) for _, ranks in largest)
+        return [*lines, (f"{left} more", [])] if left else lines
 
 
 def call_details(call: CallRecord) -> str:
@@ -477,12 +445,9 @@ def table_lines(report: Report) -> list[str]:
     data = table(report)
     if not data.columns:
         return []
-    lines = [["", *data.columns]]
-    for ranks, entries in data.grouped():
-        lines.append([ranks, *map(str, entries)])
-    lines = [[*line, *[""] * (1 + len(data.columns) - len(line))] for line in lines]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rows = ("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)) for line in lines)
+    lines = [["", *data.columns], *([ranks, *map(str, entries)] for ranks, entries in data.grouped())]
+    widths = [max(map(len, column)) for column in zip_longest(*lines, fillvalue="")]
+    rows = ("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=False)) for line in lines)
     return [*(f"  {row}".rstrip() for row in rows), ""]
 
 
@@ -500,33 +465,31 @@ def render(report: Report, in_program: bool = False) -> str:
 
 def title(report: Report) -> str:
     """Return the sentence that says what is wrong."""
-    if report.reason in _TITLES:
-        return _TITLES[report.reason](report)
-    if report.mismatch is not None:
-        return _mismatch(report.mismatch, report.number)
-    if report.number > 0:
-        return _missing(report)
-    if report.reason in (Reason.DEADLOCK, Reason.CIRCLE):
-        return _circle(report) if report.reason is Reason.CIRCLE else _deadlock(report)
     waiting = [rank for rank in report.ranks if rank.message is not None]
-    reporters = [rank for rank in waiting if rank.rank == report.reporter] or waiting
-    return _unmatched(report, reporters[0]) if reporters else "A rank waited too long."
-
-
-def _died(report: Report) -> str:
-    dead = next(rank for rank in report.ranks if rank.rank == report.reporter)
-    host = f" (host {dead.host})" if dead.host else ""
-    return f"rank {dead.rank} of {report.world_size or len(report.ranks)}{host} {dead.error or 'died'}."
-
-
-_TITLES: dict[Reason, Callable[[Report], str]] = {
-    Reason.STOPPED: lambda report: "What the ranks were doing when they were stopped:",
-    Reason.INTERRUPTED: lambda report: f"rank {report.reporter} was interrupted while it was waiting.",
-    Reason.RANK_DIED: _died,
-    Reason.THREADS: lambda report: (
-        f"Two threads of rank {report.reporter} called collectives on one communicator at once."
-    ),
-}
+    if report.reason is Reason.STOPPED:
+        found = "What the ranks were doing when they were stopped:"
+    elif report.reason is Reason.INTERRUPTED:
+        found = f"rank {report.reporter} was interrupted while it was waiting."
+    elif report.reason is Reason.RANK_DIED:
+        dead = next(rank for rank in report.ranks if rank.rank == report.reporter)
+        host = f" (host {dead.host})" if dead.host else ""
+        size = report.world_size or len(report.ranks)
+        found = f"rank {dead.rank} of {size}{host} {dead.error or 'died'}."
+    elif report.mismatch is not None:
+        found = _mismatch(report.mismatch, report.number)
+    elif report.number > 0:
+        found = _missing(report)
+    elif report.reason is Reason.CIRCLE:
+        found = _circle(report)
+    elif report.reason is Reason.DEADLOCK:
+        found = _deadlock(report)
+    elif waiting:
+        found = _unmatched(
+            report, next((each for each in waiting if each.rank == report.reporter), waiting[0])
+        )
+    else:
+        found = "A rank waited too long."
+    return found
 
 
 def _mismatch(found: Mismatch, number: int) -> str:
@@ -564,26 +527,21 @@ def _deadlock(report: Report) -> str:
 def _unmatched(report: Report, rank: RankState) -> str:
     message = rank.message
     assert message is not None, f"expected a rank that waits for a message, got {rank}"
-    peer = _peer(message)
-    tag = "" if message.tag is None else f" (tag {message.tag})"
-    if message.operation in NONBLOCKING_COLLECTIVES:
-        return _not_in(message.operation, report)
-    if message.operation == "Wait":
+    call = message.operation
+    if call in NONBLOCKING_COLLECTIVES:
+        inside = [each.rank for each in report.ranks if each.message and each.message.operation == call]
+        outside = [each.rank for each in report.ranks if each.rank not in inside]
+        waiting = f"{_ranks_are(inside)} waiting for {call} to complete"
+        return waiting + (f", {_ranks_are(outside)} not." if outside else ".")
+    if call == "Wait":
         return f"rank {rank.rank} is waiting for a request that does not complete."
-    missing = f"receive on {peer}" if message.operation in SENDS else f"send from {peer}"
+    missing = f"receive on {_peer(message)}" if call in SENDS else f"send from {_peer(message)}"
+    tag = "" if message.tag is None else f" (tag {message.tag})"
     purpose = f" for {message.purpose}" if message.purpose else ""
-    waiting = f"is waiting {'for its' if message.origin else 'in'} {message.operation}"
-    if message.operation in PROBES:
+    waiting = f"is waiting {'for its' if message.origin else 'in'} {call}"
+    if call in PROBES:
         waiting = f"has called {_polls(message)}"
     return f"rank {rank.rank} {waiting}{purpose}: no matching {missing}{tag}."
-
-
-def _not_in(operation: str, report: Report) -> str:
-    """Return which ranks wait for a non-blocking collective to complete, and which do not."""
-    inside = [rank.rank for rank in report.ranks if rank.message and rank.message.operation == operation]
-    outside = [rank.rank for rank in report.ranks if rank.rank not in inside]
-    waiting = f"{_ranks_are(inside)} waiting for {operation} to complete"
-    return waiting + (f", {_ranks_are(outside)} not." if outside else ".")
 
 
 def _ranks_are(ranks: Collection[int]) -> str:
@@ -591,9 +549,7 @@ def _ranks_are(ranks: Collection[int]) -> str:
 
 
 def _peer(message: MessageRecord) -> str:
-    if message.peer is None:
-        return "any rank"
-    return f"rank {message.peer}" if message.peer >= 0 else "different ranks"
+    return "any rank" if message.peer is None else f"rank {message.peer}"
 
 
 def _circle_of(report: Report) -> list[int]:
@@ -688,18 +644,19 @@ def _polls(message: MessageRecord) -> str:
 
 def _waited_for(rank: RankState, message: MessageRecord) -> str:
     """Return `in Recv (from rank 2, tag 7)`, or for a request, the call that made it and its line."""
-    origin = message.origin
+    call, origin = message.operation, message.origin
     started = f", started at {origin}," if origin and not rank.place.startswith(origin) else ""
-    if message.operation in NONBLOCKING_COLLECTIVES or message.operation == "Wait":
-        return f"for {'a request' if message.operation == 'Wait' else f'its {message.operation}'}{started}"
-    peer = _peer(message)
-    direction = "to" if message.operation in SENDS else "from"
+    if call == "Wait":
+        return f"for a request{started}"
+    own = f"for its {call}" if origin else f"in {call}"
+    if call in NONBLOCKING_COLLECTIVES:
+        return f"{own}{started}"
+    if call in PROBES:
+        own = "for a message"
+    direction = "to" if call in SENDS else "from"
     tag = "" if message.tag is None else f", tag {message.tag}"
     purpose = f" for {message.purpose}" if message.purpose else ""
-    own = f"for its {message.operation}" if origin else f"in {message.operation}"
-    if message.operation in PROBES:
-        own = "for a message"
-    return f"{own} ({direction} {peer}{tag}){started}{purpose}"
+    return f"{own} ({direction} {_peer(message)}{tag}){started}{purpose}"
 
 
 def _verb(rank: RankState, many: bool) -> str:
@@ -717,42 +674,38 @@ def advice(report: Report, in_program: bool = False) -> list[str]:
     """Return what to do next; for a program, which ends, this is less."""
     if report.reason is Reason.STOPPED:
         return []
-    if report.reason is Reason.THREADS:
-        return ["MPI matches them by their order. Give each thread its own communicator: `comm.Dup()`."]
     if any(rank.mpi_call for rank in report.ranks) and not in_program:
         return _advice_on_calls(report)
     lines = []
     waiting = [rank.message.operation for rank in report.ranks if rank.message is not None]
-    if len(_circle_of(report)) > 1:
+    if len(circle := _circle_of(report)) > 1:
         lines.append(
             "Break the circle: let even ranks send first and odd ranks receive first, or use Sendrecv, "
             "which does both at once."
         )
-    elif _circle_of(report):
+    elif circle:
         lines.append("A rank cannot wait for itself: use Sendrecv, or post Irecv or Isend first.")
     elif report.reason is Reason.CIRCLE:
         lines.append("A rank has to send before the others wait for its message; Sendrecv does both at once.")
     if in_program:
         return lines
-    connect = f"rc = connect(n={report.world_size or len(report.ranks)}"
     longer_s = f"{max(LONGER_S, 3 * report.deadline_s):g}"
+    connect = f"`rc = connect(n={report.world_size or len(report.ranks)}, deadline_s={longer_s})`"
     busy = [rank.rank for rank in report.ranks if rank.activity is Activity.RUNNING]
     if report.reason is Reason.TIMED_OUT and busy:
         lines.append(
-            f"If {_ranks_are(busy)} only slow, allow more time: "
-            f"`{connect}, deadline_s={longer_s})`, or `comm.deadline_s = {longer_s}` in a `%%px` cell."
+            f"If {_ranks_are(busy)} only slow, allow more time: {connect}, "
+            f"or `comm.deadline_s = {longer_s}` in a `%%px` cell."
         )
+    ready = "he ranks are ready: fix the cell and run it again."
     if not waiting and _all_joined_late(report):
-        lines.append(f"Run the cell again, or allow more time: `{connect}, deadline_s={longer_s})`.")
+        lines.append(f"Run the cell again, or allow more time: {connect}.")
+    elif not waiting:
+        lines.append(f"No data has moved and t{ready}")
     elif report.reason is Reason.CIRCLE and not set(waiting) & set(SENDS):
-        lines.append("The ranks are ready: fix the cell and run it again.")
-    elif waiting:
-        lines.append(
-            "The ranks are ready: fix the cell and run it again. Messages that this cell has sent "
-            "cannot reach a later cell."
-        )
+        lines.append(f"T{ready}")
     else:
-        lines.append("No data has moved and the ranks are ready: fix the cell and run it again.")
+        lines.append(f"T{ready} Messages that this cell has sent cannot reach a later cell.")
     return lines
 
 

@@ -25,6 +25,7 @@ from typing import BinaryIO, NamedTuple
 
 import mpiwatch
 from mpiwatch.recorder import (
+    EPOCH_MASK,
     EPOCH_SHIFT,
     FILE_BYTES,
     HISTORY_CALLS,
@@ -182,16 +183,13 @@ def frames_in(file: BinaryIO) -> list[tuple[str, int]]:
 # What the ranks are doing
 
 FRESH_S = 2.0  # an older sample proves nothing: the rank may compute in C code that blocks its other threads
-EPOCH_MASK = (1 << (64 - EPOCH_SHIFT)) - 1
 
 POLL_S = 0.01
 
 
 def mismatch(one: Call | CallRecord, other: Call | CallRecord) -> Mismatch | None:
     """Return in what two calls differ that should be the same; None if they fit together."""
-    if one.operation != other.operation:
-        return Mismatch.OPERATION
-    for field in (Mismatch.ROOT, Mismatch.COUNT, Mismatch.DTYPE, Mismatch.REDUCTION):
+    for field in Mismatch:
         first, second = (getattr(call, field.name.lower()) for call in (one, other))
         if first != second and not {first, second} & {UNKNOWN, b"", None}:
             return field
@@ -215,7 +213,7 @@ def take_snapshot(
     """
     known = observed or {}
     ranks = [known.get(rank) or observe(recorder, rank) for rank in range(recorder.size)]
-    ranks = _share_places(_count_from_cell_start(recorder, ranks))
+    ranks = _count_from_cell_start(recorder, ranks)
     if isinstance(why, Mismatch) and reporter is not None and (calls := ranks[reporter].calls):
         ranks = [_as_called(rank, calls[-1].communicator, calls[-1].number) for rank in ranks]
     waiting = [rank for rank in ranks if _is_waiting(rank)]
@@ -255,32 +253,33 @@ def _with_difference(recorder: FlightRecorder, report: Report) -> Report:
 def observe(recorder: FlightRecorder, rank: int) -> RankState:
     """Return what a rank is doing; a rank of another machine cannot be asked at which line it is."""
     slot = recorder.slots[rank]
-    calls = tuple(_record(call) for call in recorder.last_calls(rank))
+    calls = tuple(map(_record, recorder.last_calls(rank)))
     seen = RankState(rank, Activity.DEAD, calls=calls, host=_text(slot.host))
-    if not recorder.is_alive(rank):
-        return _gone(recorder, slot, seen)
-    if (waiting := _waiting(recorder, slot, seen)) is not None:
-        return waiting
-    if slot.cell_state != CellState.RUNNING:
-        return _ended(recorder, slot, seen)
-    if is_in_mpi_call(slot, monotonic()):
-        return replace(
-            seen, activity=Activity.IN_MPI_CALL, mpi_call=_text(slot.mpi_call), place=_text(slot.place)
-        )
-    if slot.machine != recorder.head.machine:
-        return replace(seen, activity=Activity.RUNNING)
-    frames = request_stack(slot.pid, recorder.stacks) if slot.writes_stack else []
-    activity = Activity.RUNNING if frames else Activity.UNRESPONSIVE
-    return replace(seen, activity=activity, place=_text(fit(student_line(frames), PLACE_BYTES)))
-
-
-def _gone(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState:
-    """Return how a rank's process has ended."""
+    noted = replace(seen, place=_text(slot.place))
     if slot.has_died == Death.UNREACHABLE:
-        return replace(seen, activity=Activity.UNREACHABLE)
-    if slot.has_died:
-        return replace(seen, error=_text(slot.error), place=_text(slot.place))
-    return _ended(recorder, slot, seen) if slot.has_exited else seen
+        found = replace(seen, activity=Activity.UNREACHABLE)
+    elif slot.has_died:
+        found = replace(noted, error=_text(slot.error))
+    elif not recorder.is_alive(rank):
+        found = _ended(recorder, slot, seen) if slot.has_exited else seen
+    elif (waiting := _waiting(recorder, slot, noted)) is not None:
+        found = waiting
+    elif slot.cell_state != CellState.RUNNING:
+        found = _ended(recorder, slot, seen)
+    elif is_in_mpi_call(slot, monotonic()):
+        found = replace(noted, activity=Activity.IN_MPI_CALL, mpi_call=_text(slot.mpi_call))
+    else:
+        place, is_here = _place_now(recorder, slot), slot.machine == recorder.head.machine
+        activity = Activity.RUNNING if place or not is_here else Activity.UNRESPONSIVE
+        found = replace(seen, activity=activity, place=place)
+    return found
+
+
+def _place_now(recorder: FlightRecorder, slot: Slot) -> str:
+    """Return at which line a rank of this machine is; empty if it does not answer."""
+    can_answer = slot.writes_stack and slot.machine == recorder.head.machine
+    frames = request_stack(slot.pid, recorder.stacks) if can_answer else []
+    return _text(fit(student_line(frames), PLACE_BYTES))
 
 
 def is_in_mpi_call(slot: Slot, now_s: float) -> bool:
@@ -299,8 +298,8 @@ def _ended(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState:
     return replace(seen, activity=Activity.RETURNED)
 
 
-def _waiting(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState | None:
-    """Return what a rank is waiting in, if it is waiting."""
+def _waiting(recorder: FlightRecorder, slot: Slot, noted: RankState) -> RankState | None:
+    """Return what a rank is waiting in, if it is waiting; `noted`: at the line that it has noted."""
     if slot.waiting_in == WaitingIn.MESSAGE:
         message = MessageRecord(
             _text(slot.message_operation),
@@ -310,23 +309,19 @@ def _waiting(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState
             origin=_text(slot.message_origin),
             polls=slot.message_polls,
         )
-        return replace(seen, activity=Activity.WAITING_FOR_MESSAGE, place=_text(slot.place), message=message)
-    if not seen.calls:
+        return replace(noted, activity=Activity.WAITING_FOR_MESSAGE, message=message)
+    if not noted.calls:
         return None
-    last = seen.calls[-1]
+    last, waiting = noted.calls[-1], replace(noted, activity=Activity.WAITING_IN_COLLECTIVE)
+    is_running, call = slot.cell_state == CellState.RUNNING, _text(slot.mpi_call)
     if slot.waiting_in == WaitingIn.COLLECTIVE:
-        place = _text(slot.place)
-    elif slot.joined_word == NO_RENDEZVOUS:
-        name = _text(slot.mpi_call)
-        is_inside = is_in_mpi_call(slot, monotonic()) and slot.cell_state == CellState.RUNNING
-        if not is_inside or name != last.operation:
-            return None
-        seen, place = replace(seen, mpi_call=name), _text(slot.place)
-    elif slot.cell_state == CellState.RUNNING and _has_just_called(recorder, slot):
-        place = _line(last)
-    else:
-        return None
-    return replace(seen, activity=Activity.WAITING_IN_COLLECTIVE, place=place)
+        return waiting
+    if slot.joined_word == NO_RENDEZVOUS:
+        is_inside = is_running and is_in_mpi_call(slot, monotonic()) and call == last.operation
+        return replace(waiting, mpi_call=call) if is_inside else None
+    if is_running and _has_just_called(recorder, slot):
+        return replace(waiting, place=_place_now(recorder, slot) or _line(last))
+    return None
 
 
 def _count_from_cell_start(recorder: FlightRecorder, ranks: list[RankState]) -> list[RankState]:
@@ -348,15 +343,6 @@ def _count_from_cell_start(recorder: FlightRecorder, ranks: list[RankState]) -> 
                 yield call
 
     return [replace(rank, calls=tuple(renumbered(rank))) for rank in ranks]
-
-
-def _share_places(ranks: list[RankState]) -> list[RankState]:
-    """Give ranks in the same call the same place: a rank that has just called it has noted only the line."""
-    places: dict[CallRecord, str] = {}
-    for rank in ranks:
-        if _is_waiting(rank):
-            places[rank.calls[-1]] = max(places.get(rank.calls[-1], ""), rank.place, key=len)
-    return [replace(rank, place=places[rank.calls[-1]]) if _is_waiting(rank) else rank for rank in ranks]
 
 
 def _lags(recorder: FlightRecorder, slot: Slot) -> bool:

@@ -22,6 +22,7 @@ from mpi4py import MPI
 from mpiwatch.machines import Server
 from mpiwatch.processes import cores
 from mpiwatch.recorder import (
+    EPOCH_MASK,
     EPOCH_SHIFT,
     PLACE_BYTES,
     ROWS_PER_RANK,
@@ -79,10 +80,8 @@ def wait_until(is_done: Over, describe: Describe, spin_s: float = SPIN_S) -> Non
             last = now
             if waiting is None and (waited < spin_s or (waiting := describe(waited)) is None):
                 yield_core()
-                continue
-            if not waiting.since_s:
-                waiting.begin(now)
-            waiting.go_on(waited)
+            else:
+                waiting.go_on(now, waited)
     except KeyboardInterrupt:
         waiting = waiting or describe(waited)
         if waiting is None:
@@ -145,16 +144,6 @@ class Interrupted(KeyboardInterrupt):
         return [f"KeyboardInterrupt: {self}"]
 
 
-class ForkedError(RuntimeError):
-    """A forked child of a rank has called MPI, which belongs to its parent."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__(
-            f"a forked child of rank {rank} called MPI, which only the process that initialised it may use: "
-            "call MPI before the fork, or start the child with `subprocess` or multiprocessing's `spawn`."
-        )
-
-
 # What a rank waits for
 
 
@@ -171,18 +160,15 @@ class Waiting:
         self.watch, self.members, self.deadline_s = watch, members, deadline_s
         self.patience_s = min(ENDED_S, deadline_s)  # with a rank that has ended its cell
 
-    def begin(self, now: float) -> None:
-        """Announce the wait, which has taken long."""
-        watch, thread = self.watch, threading.get_ident()
-        watch.check_process()
-        self.since_s = now
-        watch.waiting[thread] = self
-        watch.callers.add(thread)
-        watch.post(self)
-
-    def go_on(self, waited: float) -> None:
-        """Let MPI make progress, and rest a little. Raise HangError if the wait cannot end."""
+    def go_on(self, now: float, waited: float) -> None:
+        """Announce the wait, let MPI make progress, and rest. Raise HangError if the wait cannot end."""
         watch = self.watch
+        if not self.since_s:
+            thread = threading.get_ident()
+            self.since_s = now
+            watch.waiting[thread] = self
+            watch.callers.add(thread)
+            watch.post(self)
         watch.progress()
         self.polls += 1
         sleep(min(NAP_S, waited / 20))
@@ -281,8 +267,7 @@ class Watch:
         self.callers: set[int] = {threading.main_thread().ident or 0}  # threads that have waited in MPI
         self.strangers = _threads()  # threads of neither the program nor the cell
         self.channels: list[Any] = []  # of class Channel, which imports this module
-        self.rows_opened = 0  # as rank 0 of a communicator
-        self.free_rows: list[int] = []
+        self.free_rows = [rank * ROWS_PER_RANK + i for i in reversed(range(ROWS_PER_RANK))]
         self.calls = self.message_waits = 0
         self.slot.pid = os.getpid()
         write_stack_on_signal(recorder.stacks)
@@ -290,26 +275,12 @@ class Watch:
         if recorder.size <= cores():  # ranks that share a core give it to each other at once
             _polls, _pause = _POLLS_ON_OWN_CORE, _do_nothing
         atexit.register(self.end_program)
-        os.register_at_fork(after_in_child=self._end_in_child)
         self.join_epoch()
-
-    def _end_in_child(self) -> None:
-        """Let a forked child, which has this rank's memory but no MPI of its own, raise errors."""
-
-        def refuse(*_: object, **__: object) -> NoReturn:
-            raise ForkedError(self.rank)
-
-        self.check_process = refuse  # type: ignore[method-assign]
-        for channel in self.channels:
-            channel.begin_collective = refuse
-
-    def check_process(self) -> None:
-        """Raise ForkedError in a forked child."""
 
     def join_epoch(self) -> None:
         """Take part in the current epoch: earlier hangs are over."""
         self.epoch = self.recorder.head.epoch
-        self.base = (self.epoch & 0xFFF) << EPOCH_SHIFT
+        self.base = (self.epoch & EPOCH_MASK) << EPOCH_SHIFT
         for channel in self.channels:
             channel.number = self.recorder.head.first_number
 
@@ -344,13 +315,9 @@ class Watch:
 
     def new_row(self) -> int:
         """Return a row for a communicator of which this process is rank 0; -1 if all are in use."""
-        if not self.free_rows and self.rows_opened == ROWS_PER_RANK:
+        if not self.free_rows:
             return -1
-        if self.free_rows:
-            row = self.free_rows.pop()
-        else:
-            row = self.rank * ROWS_PER_RANK + self.rows_opened
-            self.rows_opened += 1
+        row = self.free_rows.pop()
         size = self.recorder.size
         self.recorder.words[row * size : (row + 1) * size] = memoryview(bytes(8 * size)).cast("Q")
         return row

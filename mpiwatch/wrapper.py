@@ -276,90 +276,6 @@ def is_in_place(sendbuf: Any) -> bool:
     return sendbuf is None or isinstance(sendbuf, MPI.InPlaceType)
 
 
-class Reach(NamedTuple):
-    """A part of a message: `number` elements of `datatype`, and the bytes of the buffer that they touch."""
-
-    number: int
-    datatype: MPI.Datatype | None
-    first: int  # in bytes from the start of the buffer
-    last: int
-    whose: str = ""  # in a collective, which ranks' part it is
-
-
-def check_fits(call: str, rank: int, message: Any, layout: int = WHOLE, blocks: int = 1) -> None:
-    """Raise ValueError if a list such as [array, count, datatype] reaches beyond its array.
-
-    Neither mpi4py nor MPI notices: MPI reads or writes whatever memory comes next. `call` and `rank` are for
-    the text; `layout` and `blocks`: see `reaches`. What mpi4py does not take is left to mpi4py.
-    """
-    if not isinstance(message, (list, tuple)):
-        return
-    try:
-        buffer = message[0]
-        if isinstance(buffer, NO_BUFFER):
-            return
-        held = MPI.buffer(buffer).nbytes
-        text = ""
-        for part in reaches(message, layout, blocks):
-            is_plain = part.datatype is None or part.datatype.is_predefined
-            low, high = (0, held) if is_plain else _memory(buffer, held)
-            if part.first < low or part.last > high:
-                text = _excess(part, buffer)
-                break
-            if on_list is not None and part.datatype is not None:
-                on_list(call, rank, buffer, part.datatype)
-    except (TypeError, ValueError, LookupError, BufferError, NotImplementedError, MPI.Exception):
-        return
-    if text:
-        raise ValueError(f"rank {rank}: {call} {text}")
-
-
-def reaches(message: Any, layout: int = WHOLE, blocks: int = 1) -> Iterator[Reach]:
-    """Yield the parts of a message argument that is a list, with the bytes that they touch.
-
-    `layout` says what the count in it is of: of all elements (WHOLE), or of each of `blocks` equal blocks
-    (BLOCK); or it has a count for each of `blocks` ranks (COUNTS), or also a datatype for each (TYPES).
-    """
-    if layout == TYPES:
-        buffer, *rest, types = message
-        counts, places = (rest[0] if len(rest) == 1 else rest) or ([1] * blocks, [0] * blocks)
-        for rank, (count, place, datatype) in enumerate(zip(counts, places, types, strict=True)):
-            each = Message(buffer, datatype=_datatype(datatype))
-            yield from _reach(each, elements(each), count, place, 1, f" for rank {rank}")
-        return
-    parts = parse(message, for_each_rank=layout == COUNTS)
-    element = elements(parts)
-    extent = element.extent
-    if layout != COUNTS:
-        start = int(parts.displacement or 0) * extent
-        if parts.is_counted:
-            whose = f" for each of {blocks} ranks" if blocks > 1 else ""
-            yield from _reach(parts, element, parts.count, start, blocks, whose)
-        else:
-            held = MPI.buffer(parts.buffer).nbytes
-            yield from _reach(parts, element, (held - start) // max(1, extent), start)
-    elif parts.count is not None:  # otherwise, mpi4py divides what the buffer holds
-        counts = [parts.count] * blocks if parts.is_counted else list(parts.count)
-        places = parts.displacement
-        if places is None:
-            places = [0, *accumulate(counts[:-1])]
-        elif isinstance(places, (int, np.integer)):
-            places = [places * rank for rank in range(blocks)]
-        for rank, (count, place) in enumerate(zip(counts, places, strict=True)):
-            yield from _reach(parts, element, count, int(place) * extent, 1, f" for rank {rank}")
-
-
-def _reach(  # noqa: PLR0917
-    parts: Message, element: Element, count: Any, start: int, blocks: int = 1, whose: str = ""
-) -> Iterator[Reach]:
-    count = int(count)
-    if count > 0 and element.size:
-        steps = element.extent * (count * blocks - 1)
-        first = start + element.first + min(0, steps)
-        last = start + element.first + element.length + max(0, steps)
-        yield Reach(count, parts.datatype, first, last, whose)
-
-
 class Element(NamedTuple):
     """An element of a message, in bytes: its data, the step to the next one, and which bytes it touches."""
 
@@ -371,11 +287,73 @@ class Element(NamedTuple):
 
 def elements(parts: Message) -> Element:
     """Return what an element of a message looks like in memory."""
-    if parts.datatype is None:
+    datatype = parts.datatype
+    if datatype is None:
         size = itemsize(parts.buffer)
         return Element(size, size, 0, size)
-    datatype = parts.datatype
     return Element(datatype.Get_size(), datatype.Get_extent()[1], *datatype.Get_true_extent())
+
+
+class Part(NamedTuple):
+    """A part of a message: `number` elements in each of `blocks` blocks, the first of which is at `start`."""
+
+    parts: Message
+    element: Element
+    number: int
+    start: int
+    blocks: int = 1
+    whose: str = ""  # in a collective, which ranks' part it is
+
+
+def check_fits(call: str, rank: int, message: Any, layout: int = WHOLE, blocks: int = 1) -> None:
+    """Raise ValueError if a list such as [array, count, datatype] reaches beyond its array.
+
+    Neither mpi4py nor MPI notices: MPI reads or writes whatever memory comes next. `call` and `rank` are for
+    the text; `layout` and `blocks`: see `parts_of_list`. What mpi4py does not take is left to mpi4py.
+    """
+    if not isinstance(message, (list, tuple)) or isinstance(next(iter(message), None), NO_BUFFER):
+        return
+    excess = ""
+    try:
+        for part in parts_of_list(message, layout, blocks):
+            excess = excess or _excess(call, rank, part)
+    except (TypeError, ValueError, LookupError, BufferError, NotImplementedError, MPI.Exception):
+        return
+    if excess:
+        raise ValueError(f"rank {rank}: {call} {excess}; MPI would read or write beyond it")
+
+
+def parts_of_list(message: Any, layout: int, blocks: int) -> Iterator[Part]:
+    """Yield the parts of a message argument that is a list.
+
+    `layout` says what the count in it is of: of all elements (WHOLE), or of each of `blocks` equal blocks
+    (BLOCK); or it has a count for each of `blocks` ranks (COUNTS), or also a datatype for each (TYPES).
+    """
+    if layout == TYPES:
+        buffer, *rest, types = message
+        counts, starts = (rest[0] if len(rest) == 1 else rest) or ([1] * blocks, [0] * blocks)
+        for rank, (count, start, datatype) in enumerate(zip(counts, starts, types, strict=True)):
+            each = Message(buffer, datatype=_datatype(datatype))
+            yield Part(each, elements(each), int(count), start, whose=f" for rank {rank}")
+        return
+    parts = parse(message, for_each_rank=layout == COUNTS)
+    element, counts, places = elements(parts), parts.count, parts.displacement
+    if layout != COUNTS:
+        start = int(places or 0) * element.extent
+        if parts.is_counted:
+            whose = f" for each of {blocks} ranks" if blocks > 1 else ""
+            yield Part(parts, element, int(counts), start, blocks, whose)
+        else:
+            held = MPI.buffer(parts.buffer).nbytes
+            yield Part(parts, element, (held - start) // max(1, element.extent), start)
+    elif counts is not None:  # otherwise, mpi4py divides what the buffer holds
+        counts = [counts] * blocks if parts.is_counted else list(counts)
+        if places is None:
+            places = [0, *accumulate(counts[:-1])]
+        elif isinstance(places, (int, np.integer)):
+            places = [places * rank for rank in range(blocks)]
+        for rank, (count, place) in enumerate(zip(counts, places, strict=True)):
+            yield Part(parts, element, int(count), int(place) * element.extent, whose=f" for rank {rank}")
 
 
 def _memory(buffer: Any, held: int) -> tuple[int, int]:
@@ -394,13 +372,25 @@ def _memory(buffer: Any, held: int) -> tuple[int, int]:
     return -before, whole.nbytes - before
 
 
-def _excess(part: Reach, buffer: Any) -> str:
-    datatype = part.datatype
+def _excess(call: str, rank: int, part: Part) -> str:
+    """Return in words how a part of a message reaches beyond the buffer; empty if it does not."""
+    (buffer, _, _, datatype), element = part.parts, part.element
+    if part.number <= 0 or not element.size:
+        return ""
+    low, high = 0, MPI.buffer(buffer).nbytes
+    if datatype is not None and not datatype.is_predefined:
+        low, high = _memory(buffer, high)
+    steps = element.extent * (part.number * part.blocks - 1)
+    first = part.start + element.first + min(0, steps)
+    last = part.start + element.first + element.length + max(0, steps)
+    if low <= first and last <= high:
+        if on_list is not None and datatype is not None:
+            on_list(call, rank, buffer, datatype)
+        return ""
     name = getattr(buffer, "dtype", "elements") if datatype is None else datatype.Get_name()
     return (
         f"was given {part.number} × {name or 'a derived datatype'}{part.whose}, which are bytes "
-        f"{part.first} to {part.last} of a buffer that holds {what_it_holds(buffer)}; "
-        "MPI would read or write beyond it"
+        f"{first} to {last} of a buffer that holds {what_it_holds(buffer)}"
     )
 
 
@@ -513,23 +503,20 @@ def signature(message: Any, blocks: int = 1, for_each_rank: bool = False) -> tup
         return 0, UNKNOWN
     try:
         parts = parse(message, for_each_rank)
-    except (TypeError, ValueError):  # mpi4py says what is wrong with it
+        buffer, datatype = parts.buffer, parts.datatype
+        if datatype is not None:
+            dtype = np.dtype(datatype.typechar if datatype.is_predefined else object)
+        else:
+            dtype = buffer.dtype if isinstance(buffer, np.ndarray) else np.dtype(memoryview(buffer).format)
+    except (TypeError, ValueError, BufferError):  # mpi4py says what is wrong with it
         return UNKNOWN, UNKNOWN
-    if isinstance(parts.buffer, np.ndarray):
-        _check_contiguous(parts.buffer)
-    dtype = _dtype(parts)
-    count = UNKNOWN if for_each_rank or dtype == UNKNOWN else _count(parts, blocks)
-    return count, dtype
-
-
-def _count(parts: Message, blocks: int) -> int:
+    if isinstance(buffer, np.ndarray):
+        _check_contiguous(buffer)
+    if for_each_rank or dtype.num not in DTYPES:
+        return UNKNOWN, _known(dtype)
     if parts.is_counted:
-        return int(parts.count)
-    try:
-        size = itemsize(parts.buffer) if parts.datatype is None else parts.datatype.Get_size()
-        return nbytes(parts.buffer) // size // blocks
-    except (TypeError, ValueError, BufferError):
-        return UNKNOWN
+        return int(parts.count), dtype.num
+    return nbytes(buffer) // elements(parts).size // blocks, dtype.num
 
 
 def check_writable(buffer: Any) -> None:
@@ -545,20 +532,6 @@ def _check_contiguous(array: np.ndarray) -> None:
             f"expected a contiguous array, got strides {array.strides} for shape {array.shape}; "
             "send a copy: np.ascontiguousarray(…)"
         )
-
-
-def _dtype(parts: Message) -> int:
-    buffer, datatype = parts.buffer, parts.datatype
-    try:
-        if datatype is not None:
-            dtype = np.dtype(datatype.typechar if datatype.is_predefined else object)
-        elif isinstance(buffer, np.ndarray):
-            dtype = buffer.dtype
-        else:
-            dtype = np.dtype(memoryview(buffer).format)
-    except (TypeError, ValueError, BufferError):
-        return UNKNOWN
-    return _known(dtype)
 
 
 def _known(dtype: np.dtype) -> int:

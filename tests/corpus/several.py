@@ -84,7 +84,7 @@ for path in sys.argv[4:]:
     found = strict.collect(world) if isinstance(world, StrictComm) and not has_failed else []
     forget_all()
     del operations.exchanges[kept:]
-    messages.sends.requests, messages.receives.requests = [], []
+    messages.under_way.requests = []
     if world.rank == 0:
         row = {"path": path, "ranks": everyone, "findings": json.loads(findings.to_json(found))}
         with open(sys.argv[1], "a") as file:

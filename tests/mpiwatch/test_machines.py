@@ -24,6 +24,7 @@ from mpiwatch.machines import (
     shake_hands,
 )
 from mpiwatch.recorder import (
+    NUMBER_SHIFT,
     Call,
     CellState,
     Death,
@@ -106,7 +107,7 @@ def test_a_report_is_made_of_all_machines_and_published_on_all(two: Two) -> None
         slot = recorder.slots[rank]
         slot.waiting_in, slot.message_operation = WaitingIn.MESSAGE, b"Recv"
         slot.message_peer, slot.message_number, slot.place = (rank + 1) % 4, 1, b"x.py line %d" % rank
-    two.there.words[0] = 9 << 24  # the highest number of a call is there
+    two.there.words[0] = 9 << NUMBER_SHIFT  # the highest number of a call is there
     wait_until(lambda: bool(two.here.slots[3].message_number), "rank 3's wait at the hub")
     write_request(two.there.slots[3], 0, ReportRequest(Reason.TIMED_OUT, 2.0, [0, 1, 2, 3], 3))
     wait_until(lambda: two.here.head.epoch == two.there.head.epoch == 1, "the report on both machines")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from labkit.plots.hang import hang
-from mpiwatch.recorder import HISTORY_CALLS, Call, CellState, FlightRecorder, WaitingIn
+from mpiwatch.recorder import HISTORY_CALLS, Call, CellState, Death, FlightRecorder, Slot, WaitingIn
 from mpiwatch.report import (
     Activity,
     CallRecord,
@@ -145,21 +147,6 @@ def test_calls_of_earlier_cells_do_not_name_a_column(recorder: FlightRecorder) -
     assert rank_lines(report)[1] == "  rank 0 never joined #1: it has returned from the cell"
 
 
-@pytest.mark.parametrize("recorder", [2], indirect=True)
-def test_a_rank_that_has_just_called_is_shown_with_the_ranks_in_the_same_call(
-    recorder: FlightRecorder,
-) -> None:
-    for rank in range(2):
-        note(recorder, rank, 1, "Barrier", line=3)
-    recorder.slots[1].waiting_in = WaitingIn.COLLECTIVE
-    recorder.slots[1].place = b"cell line 3: `comm.Barrier()`"
-    report = take_snapshot(recorder, Reason.STOPPED, 2.0, range(2), None)
-    assert render(report).splitlines()[:2] == [
-        "What the ranks were doing when they were stopped:",
-        "  ranks 0, 1 are waiting in Barrier (#1) at cell line 3: `comm.Barrier()`",
-    ]
-
-
 @pytest.mark.parametrize("line", LINES)
 @pytest.mark.parametrize("activity", list(Activity))
 @pytest.mark.parametrize("reason", [Reason.TIMED_OUT, *map(thorough, OTHER_REASONS)])
@@ -193,72 +180,53 @@ def test_a_rank_that_joined_too_late_is_no_missing_rank() -> None:
     assert advice(report) == ["Run the cell again, or allow more time: `rc = connect(n=2, deadline_s=60)`."]
 
 
-@pytest.mark.parametrize(
-    ("rank", "one", "many"),
-    [
-        (
-            RankState(1, Activity.RUNNING, "cell line 2: `pass`"),
-            "it is at cell line 2: `pass`",
-            "they are at",
-        ),
-        (RankState(1, Activity.RUNNING), "it is running", "they are running"),
-        (
-            RankState(1, Activity.IN_MPI_CALL, "cell line 4", mpi_call="Waitall"),
-            "it is in Waitall at cell line 4",
-            "they are in Waitall at cell line 4",
-        ),
-        (
-            RankState(1, Activity.RETURNED),
-            "it has returned from the cell",
-            "they have returned from the cell",
-        ),
-        (
-            RankState(1, Activity.RAISED, error="KeyError: 1"),
-            "it raised KeyError: 1",
-            "they raised KeyError: 1",
-        ),
-        (RankState(1, Activity.NOT_STARTED), "it has not started the cell", "they have not started the cell"),
-        (RankState(1, Activity.EXITED), "it has ended its program", "they have ended their programs"),
-        (RankState(1, Activity.DEAD), "it has died", "they have died"),
-        (RankState(1, Activity.UNRESPONSIVE), "it does not respond", "they do not respond"),
-    ],
-)
-def test_each_activity_of_one_rank_and_of_several(rank: RankState, one: str, many: str) -> None:
+# What one rank does, and what several do.
+DOING = {
+    RankState(1, Activity.RUNNING, "cell line 2: `pass`"): "it is at cell line 2: `pass`|they are at",
+    RankState(1, Activity.RUNNING): "it is running|they are running",
+    RankState(
+        1, Activity.IN_MPI_CALL, "x.py line 4", mpi_call="Waitall"
+    ): "it is in Waitall at x.py line 4|they are",
+    RankState(1, Activity.RETURNED): "it has returned from the cell|they have returned from the cell",
+    RankState(1, Activity.RAISED, error="KeyError: 1"): "it raised KeyError: 1|they raised KeyError: 1",
+    RankState(1, Activity.NOT_STARTED): "it has not started the cell|they have not started the cell",
+    RankState(1, Activity.EXITED): "it has ended its program|they have ended their programs",
+    RankState(1, Activity.DEAD): "it has died|they have died",
+    RankState(1, Activity.UNRESPONSIVE): "it does not respond|they do not respond",
+}
+
+
+@pytest.mark.parametrize("rank", DOING)
+def test_each_activity_of_one_rank_and_of_several(rank: RankState) -> None:
+    one, many = DOING[rank].split("|")
     assert rank_lines(a_report(WAITING, rank))[1] == f"  rank 1 never joined #1: {one}"
     lines = rank_lines(a_report(WAITING, rank, replace(rank, rank=2)))
     assert len(lines) == 2 and lines[1].startswith(f"  ranks 1, 2 never joined #1: {many}")
 
 
 @pytest.mark.parametrize(
-    ("message", "expected_title", "line"),
+    ("message", "missing", "details"),
     [
-        (
-            MessageRecord("recv", 3, 7),
-            "rank 0 is waiting in recv: no matching send from rank 3 (tag 7).",
-            "  rank 0 is waiting in recv (from rank 3, tag 7) at cell line 2",
-        ),
-        (
-            MessageRecord("Ssend", 1, None),
-            "rank 0 is waiting in Ssend: no matching receive on rank 1.",
-            "  rank 0 is waiting in Ssend (to rank 1) at cell line 2",
-        ),
-        (
-            MessageRecord("Probe", None, None),
-            "rank 0 is waiting in Probe: no matching send from any rank.",
-            "  rank 0 is waiting in Probe (from any rank) at cell line 2",
-        ),
+        (MessageRecord("recv", 3, 7), "send from rank 3 (tag 7)", "from rank 3, tag 7"),
+        (MessageRecord("Ssend", 1, None), "receive on rank 1", "to rank 1"),
+        (MessageRecord("Probe", None, None), "send from any rank", "from any rank"),
     ],
 )
-def test_a_report_about_a_message(message: MessageRecord, expected_title: str, line: str) -> None:
+def test_a_report_about_a_message(message: MessageRecord, missing: str, details: str) -> None:
     waiting = RankState(0, Activity.WAITING_FOR_MESSAGE, "cell line 2", message=message)
     report = a_report(RankState(1, Activity.RUNNING), waiting, communicator=None)
-    assert title(report) == expected_title
-    assert rank_lines(report) == [line, "  rank 1 is running"]
+    call = message.operation
+    assert title(report) == f"rank 0 is waiting in {call}: no matching {missing}."
+    assert rank_lines(report) == [
+        f"  rank 0 is waiting in {call} ({details}) at cell line 2",
+        "  rank 1 is running",
+    ]
     assert advice(report)[-1] == (
         "The ranks are ready: fix the cell and run it again. Messages that this cell has sent cannot reach "
         "a later cell."
     )
-    assert table(report).columns == [] and hang(report).axes[0].get_title().lower() == expected_title.lower()
+    assert table(report).columns == []
+    assert hang(report).axes[0].get_title().lower() == title(report).lower()
 
 
 def test_ranks_that_wait_for_the_same_message_share_a_line() -> None:
@@ -297,3 +265,106 @@ def test_calls_that_differ_in_one_field_are_a_mismatch_of_that_field(field: Mism
     one, other = Call(**known), Call(**{**known, name: known[name] * 2 or 1})
     assert mismatch(one, one) is None and mismatch(one, other) is field
     assert f"different {name}s" in title(replace(a_report(WAITING), mismatch=field))
+
+
+# Reports of 256 ranks, on 64 machines, stay short and name the ranks that differ.
+
+RANKS, MOST_LINES, MOST_CHARACTERS = 256, 40, 250
+PLACE = b"train.py line 7: `comm.Allreduce(MPI.IN_PLACE, gradient)`"
+
+
+def calls(slot: Slot, *counts: int) -> None:
+    """Note calls of Allreduce; the slot waits in the last one."""
+    for number, count in enumerate(counts, start=1):
+        slot.history[number - 1] = Call(number, 0, -1, count, 7, b"Allreduce", FLOAT32, SUM, b"train.py")
+    slot.calls_noted = len(counts)
+
+
+def waits(slot: Slot, *counts: int) -> None:
+    calls(slot, *counts)
+    slot.waiting_in, slot.place = WaitingIn.COLLECTIVE, PLACE
+
+
+def one_is_missing(rank: int, slot: Slot) -> None:
+    waits(slot, 8, 8)
+    if rank == 100:
+        slot.waiting_in, slot.calls_noted, slot.cell_state = WaitingIn.NOTHING, 1, CellState.RETURNED
+
+
+def every_other_one_is_missing(rank: int, slot: Slot) -> None:
+    waits(slot, 8)
+    if rank % 2:
+        slot.waiting_in, slot.calls_noted, slot.cell_state = WaitingIn.NOTHING, 0, CellState.EXITED
+
+
+def a_circle(rank: int, slot: Slot) -> None:
+    slot.waiting_in, slot.message_operation = WaitingIn.MESSAGE, b"Recv"
+    slot.message_peer, slot.message_tag, slot.message_number = (rank - 1) % RANKS, 0, 1
+    slot.place = PLACE
+
+
+def some_have_other_counts(rank: int, slot: Slot) -> None:
+    waits(slot, 8, rank if 100 <= rank < 130 else 7)
+
+
+def a_host_is_lost(rank: int, slot: Slot) -> None:
+    waits(slot, 8)
+    if rank // 4 == 25:
+        slot.has_died = Death.UNREACHABLE
+
+
+CASES: dict[Callable[[int, Slot], None], tuple[Reason | Mismatch, list[str]]] = {
+    one_is_missing: (
+        Reason.RANK_ENDED,
+        [
+            "rank 100 (host n25) never joined collective #2",
+            "  ranks 0–99, 101–255 (64 hosts) are waiting in ",
+        ],
+    ),
+    every_other_one_is_missing: (
+        Reason.RANK_ENDED,
+        [
+            "128 ranks (1, 3, 5, …, 255) (64 hosts) never joined",
+            "  128 ranks (0, 2, 4, …, 254) (64 hosts) are",
+        ],
+    ),
+    a_circle: (
+        Reason.CIRCLE,
+        [
+            "ranks 0 → 255 → 254 → … → 1 → 0 wait",
+            "rank 0 (host n0) is waiting in Recv (from rank 255",
+            "… and 244 more ranks: the report as JSON has all",
+        ],
+    ),
+    some_have_other_counts: (
+        Mismatch.COUNT,
+        ["0–99, 130–255", "(#2, 7 float32, SUM)", "… and 19 more ranks"],
+    ),
+    a_host_is_lost: (
+        Reason.RANK_ENDED,
+        ["ranks 100–103 (host n25) never joined", "ranks 100–103 (host n25) never joined #1: they cannot be"],
+    ),
+}
+
+
+def report_of(recorder: FlightRecorder, case: Callable[[int, Slot], None]) -> Report:
+    for rank, slot in enumerate(recorder.slots):
+        slot.pid, slot.host = os.getpid(), b"n%d" % (rank // 4)
+        case(rank, slot)
+    return take_snapshot(recorder, CASES[case][0], 20.0, range(RANKS), 0)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("recorder", [RANKS], indirect=True)
+def test_a_report_of_many_ranks_stays_short(
+    recorder: FlightRecorder, case: Callable[[int, Slot], None]
+) -> None:
+    report = report_of(recorder, case)
+    text = render(report)
+    assert len(text.splitlines()) <= MOST_LINES and max(map(len, text.splitlines())) <= MOST_CHARACTERS, text
+    for part in CASES[case][1]:
+        assert part in text, text
+    assert len(Report.from_json(report.to_json()).ranks) == RANKS
+    figure = hang(report)
+    figure.savefig(io.BytesIO())
+    assert figure.get_figheight() < 12 and figure.axes[0].get_title().lower() == title(report).lower()

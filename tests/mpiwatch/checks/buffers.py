@@ -199,11 +199,3 @@ def check_a_message_that_ends_within_an_item_is_named_with_its_size(comm: MPI.In
         own.Recv(buffer, left, 1)
     sending.Wait()
     own.Free()
-
-
-def check_a_call_without_an_argument_is_named(comm: MPI.Intracomm) -> None:
-    own = watch().Dup()
-    for name in "Gather", "Reduce_scatter", "Rsend", "ssend", "Issend", "Send_init", "Igather", "Bsend":
-        with pytest.raises(TypeError, match=rf"^{name}\(\) missing"):
-            getattr(own, name)(array(1))
-    own.Free()

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from inspect import signature
 
 import numpy as np
-import pytest
 from mpi4py import MPI
 
 from labkit.comm import CountingComm, EmulatedComm, Link, RingComm, run
-from labkit.schedules import ring_allreduce, tree_allreduce
+from labkit.schedules import ring_allreduce
 from mpiwatch.communicators import resume, watch
 from mpiwatch.waiting import HangError
 
@@ -37,6 +36,7 @@ def made(own: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
         lambda: own.Split_type(MPI.COMM_TYPE_SHARED),
         lambda: own.Create(group),
         lambda: own.Create_group(group),
+        lambda: own.Create_cart([own.size], [True]),
     )
     for make in methods:
         part = make()
@@ -45,7 +45,9 @@ def made(own: MPI.Intracomm) -> Iterator[MPI.Intracomm]:
     group.Free()
 
 
-def check_all_that_is_made_from_a_watched_stack_counts_and_runs_the_ring(comm: MPI.Intracomm) -> None:
+def check_all_that_is_made_from_a_watched_stack_counts_runs_the_ring_and_reports_a_mismatch(
+    comm: MPI.Intracomm,
+) -> None:
     for own in stacks():
         for part in made(own):
             assert isinstance(part, RingComm) and isinstance(part, CountingComm)
@@ -56,6 +58,8 @@ def check_all_that_is_made_from_a_watched_stack_counts_and_runs_the_ring(comm: M
             members = MPI.Group.Translate_ranks(part.group, None, comm.group)
             np.testing.assert_array_equal(ranks, sum(members))
             assert own.counts.calls["ring_allreduce"] == 1
+            mismatch_on(part)
+            comm.Barrier()  # no rank goes on in a part of its own while another reports there
         own.Free()
 
 
@@ -76,24 +80,6 @@ def check_methods_have_mpi4pys_parameters_and_wrappers_keep_theirs_apart(
     own.Free()
 
 
-def check_a_grid_made_from_a_stack_is_watched(comm: MPI.Intracomm) -> None:
-    for own in stacks():
-        line = own.Create_cart([comm.size], [True])
-        assert line.Get_cart_rank([comm.rank]) == line.rank
-        assert line.watch is not None and line.deadline_s == DEADLINE_S
-        mismatch_on(line)
-        line.Free()
-        own.Free()
-
-
-def check_what_is_made_from_a_watched_stack_reports_a_mismatch(comm: MPI.Intracomm) -> None:
-    for own in stacks():
-        for part in made(own):
-            mismatch_on(part)
-            comm.Barrier()  # no rank goes on in a part of its own while another reports there
-        own.Free()
-
-
 def check_a_schedule_on_a_watched_stack_is_compared_under_its_name(comm: MPI.Intracomm) -> None:
     for own in stacks():
         last = own.rank == own.size - 1
@@ -111,19 +97,6 @@ def check_a_schedule_on_a_watched_stack_is_compared_under_its_name(comm: MPI.Int
         run(own, ring_allreduce(own.size), array)
         np.testing.assert_array_equal(array, own.size)
         own.Free()
-
-
-def check_a_schedule_on_an_unwatched_communicator_ends_with_a_report(comm: MPI.Intracomm) -> None:
-    world, last = watch(), comm.rank == comm.size - 1
-    before, world.deadline_s = world.deadline_s, 0.5
-    if comm.size > 1 and not last:
-        with pytest.raises(HangError, match="wait"):
-            run(comm, tree_allreduce(comm.size), np.ones(3))
-    world.deadline_s = before
-    MPI.COMM_WORLD.Barrier()
-    resume()
-    MPI.COMM_WORLD.Barrier()
-    assert world.allreduce(1) == comm.size
 
 
 def mismatch_on(part: MPI.Intracomm) -> None:

@@ -20,34 +20,34 @@ class UnaskedRequest(RawRequest):
 
 
 def check_ordinary_requests_are_not_asked_for_their_status(comm: MPI.Intracomm) -> None:
-    request = UnaskedRequest(MPI.COMM_SELF.Irecv(np.empty(1), 0))
-    same = RawRequest(request)  # another object with the same handle
+    requests = [UnaskedRequest(MPI.COMM_SELF.Irecv(np.empty(1), 0)) for _ in range(KEPT + 1)]
+    same = RawRequest(requests[0])  # another object with the same handle
     under_way = UnderWay()
-    for _ in range(KEPT):
-        under_way.add(request)
-    assert under_way.any()
-    assert not under_way.any(besides=[request])
+    for request in requests[:KEPT]:
+        under_way.add(request, ("Irecv",))
     MPI.COMM_SELF.Send(np.ones(1), 0)
     same.Wait()
-    assert under_way.any()  # the request keeps its handle, which is no longer valid
-    under_way.add(request)
-    assert under_way.lost_track and not under_way.requests
-    waited_for, under_way = UnaskedRequest(MPI.COMM_SELF.Irecv(np.empty(1), 0)), UnderWay()
-    under_way.add(waited_for)
-    MPI.COMM_SELF.Send(np.ones(1), 0)
-    waited_for.Wait()
-    assert not under_way.any()
+    assert under_way.has_receives() and not under_way.has_sends()  # the handle is kept, and no longer valid
+    under_way.add(requests[KEPT], ("Irecv",))
+    assert under_way.lost_receives and under_way.lost_sends and not under_way.requests
+    under_way = UnderWay()
+    under_way.add(requests[1], ("Irecv",))
+    assert not under_way.has_receives(besides=requests[1])
+    for request in requests[1:]:
+        MPI.COMM_SELF.Send(np.ones(1), 0)
+        request.Wait()
+    assert not under_way.has_receives()
 
 
 def check_a_persistent_request_is_under_way_until_it_completes(comm: MPI.Intracomm) -> None:
     request = MPI.COMM_SELF.Recv_init(np.empty(1), 0)
     under_way = UnderWay()
-    under_way.add(request)
-    assert not under_way.any()
+    under_way.add(request, ("Recv_init",))
+    assert not under_way.has_receives()
     request.Start()
-    under_way.add(request)
-    assert under_way.any()
+    under_way.add(request, ("Recv_init",))
+    assert under_way.has_receives()
     MPI.COMM_SELF.Send(np.ones(1), 0)
-    assert not under_way.any()
+    assert not under_way.has_receives()
     request.Wait()
     request.Free()
