@@ -12,10 +12,9 @@ import re
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,8 +54,7 @@ PRELUDE = (
 )
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """What an entry has reached: its score and the timeline of the median run, by network.
 
     An entry that cannot take part has none; `reason` says why.
@@ -64,8 +62,8 @@ class Result:
 
     entry: str
     reason: str = ""
-    scores: Mapping[str, float] = field(default_factory=dict)
-    timelines: Mapping[str, Sequence[TimedTransfer]] = field(default_factory=dict)
+    scores: Mapping[str, float] = {}
+    timelines: Mapping[str, Sequence[TimedTransfer]] = {}
 
     @property
     def score(self) -> float:
@@ -132,10 +130,8 @@ def verified(
         raise ScheduleError(f"its result is of type {kind}: `yield` each round")
     for number, round_ in enumerate(rounds, start=1):
         if not isinstance(round_, Round):
-            raise ScheduleError(
-                f"round {number} is of type {type(round_).__name__}: `yield` what `reduce_round` or "
-                "`copy_round` returns"
-            )
+            kind = f"round {number} is of type {type(round_).__name__}"
+            raise ScheduleError(f"{kind}: `yield` what `reduce_round` or `copy_round` returns")
     try:
         chunks = chunks or max((int(round_.stop.max()) for round_ in rounds if len(round_)), default=1)
         found = {"rounds": len(rounds), "transfers": sum(map(len, rounds)), "chunks": chunks}
@@ -144,9 +140,9 @@ def verified(
                 raise ScheduleError(f"expected at most {most:,} {what}, got {count:,} or more")
         schedule = Schedule(name, collective, p, chunks, lambda: iter(rounds))
         verify(schedule)
+    except ScheduleError:
+        raise
     except (ValueError, TypeError, IndexError, AttributeError, OverflowError) as error:
-        if isinstance(error, ScheduleError):
-            raise
         raise ScheduleError(f"its ranks and chunks cannot be used: {error}") from None
     return schedule
 
@@ -162,13 +158,9 @@ def run(schedules: Sequence[tuple[str, Schedule]], p: int) -> list[Result]:
     with scratch_folder() as folder:
         rounds = [(name, schedule.chunks, list(schedule)) for name, schedule in schedules]
         (folder / "task").write_bytes(pickle.dumps((rounds, links, NBYTES, REPETITIONS)))
+        program = sys.executable, "-m", "mpi4py", "-m", "labkit.comm.timed", str(folder)
         run_child(
-            [
-                *mpiexec(),
-                "-n",
-                str(p),
-                *(sys.executable, "-m", "mpi4py", "-m", "labkit.comm.timed", str(folder)),
-            ],
+            [*mpiexec(), "-n", str(p), *program],
             deadline_s=2 * START_S + 5 * simulated_s,
             environment=clean_environment(),
         )
@@ -196,19 +188,13 @@ def judged(file: Path, p: int) -> Schedule:
         if not names:
             raise ScheduleError("it defines no function")
 
-        def entry(p: int) -> Any:
+        def entry(p: int) -> None:
             """Stand for the file's function in messages."""
 
         entry.__name__ = names[-1]
         cases = [Case(f"p = {p}", ((p,),))]
-        unused: Any = {"title": "", "difficulty": 5, "minutes": 0, "hints": ()}
         exercise = Exercise(
-            entry,
-            cases=lambda: cases,
-            digest=rounds_as_list,
-            prelude=PRELUDE,
-            deadline_s=5.0,
-            **unused,
+            entry, "", lambda: cases, (), digest=rounds_as_list, prelude=PRELUDE, deadline_s=5.0
         )
         with scratch_folder() as folder, Job(folder, exercise, cases) as job:
             (done,) = job.run([text], [0])
@@ -216,9 +202,9 @@ def judged(file: Path, p: int) -> Schedule:
             raise ScheduleError(found)
         (result,) = [record["result"] for record in done.records[0] if "result" in record]
         return schedule_of(transport.unpack(result), p, names[-1])
+    except ScheduleError:
+        raise
     except (transport.Unreadable, failures.CheckFailed, OSError, MemoryError, ValueError) as error:
-        if isinstance(error, ScheduleError):
-            raise
         raise ScheduleError(f"not judged: {error or type(error).__name__}") from None
 
 
@@ -241,15 +227,15 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
 
     Entries with the same mean score share a place; the schedules for comparison have none.
     """
-    placed = [round(result.score, 2) for result in results if result.scores and result.entry[0] != "["]
+    means = {result.entry: round(result.score, 2) for result in results}
+    placed = [result.entry for result in results if result.scores and result.entry[0] != "["]
     found = []
     for result in results:
-        mean, has_place = round(result.score, 2), bool(result.scores) and result.entry[0] != "["
+        mean = means[result.entry]
+        place = 1 + sum(means[other] > mean for other in placed) if result.entry in placed else None
         scores = {name: round(result.scores.get(name, 0.0), 2) for name in networks()}
-        place = 1 + sum(other > mean for other in placed) if has_place else None
-        found.append(
-            {"place": place, "entry": result.entry, "score": mean, **scores, "reason": result.reason}
-        )
+        row = {"place": place, "entry": result.entry, "score": mean}
+        found.append({**row, **scores, "reason": result.reason})
     return found
 
 

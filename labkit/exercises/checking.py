@@ -290,9 +290,7 @@ def reference_function(exercise: Exercise, names: dict[str, Any] | None = None) 
     names = {} if names is None else names
     for name, value in own.items():
         names.setdefault(name, value)
-    reference = FunctionType(
-        function.__code__, names, exercise.name, function.__defaults__, function.__closure__
-    )
+    reference = FunctionType(function.__code__, names, exercise.name, function.__defaults__)
     reference.__doc__, reference.__kwdefaults__ = function.__doc__, function.__kwdefaults__
     return reference
 
@@ -327,9 +325,9 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
         cases = counted(found.cases, "case")
         below = f" {found.finding[0].upper()}{found.finding[1:]}." if found.finding else ""
         codes = {"Yours": textwrap.dedent(inspect.getsource(function)), "The reference": exercise.text}
-        sides = [f"{title}:{_code(code)}" for title, code in codes.items()]
-        both = "".join(f"<div style='flex: 1 1 24em; min-width: 0'>{side}</div>" for side in sides)
-        both = f"<div style='display: flex; flex-wrap: wrap; gap: 0 2em'>{both}</div>"
+        style = "flex: 1 1 24em; min-width: 0"
+        sides = [f"<div style='{style}'>{title}:{_code(code)}</div>" for title, code in codes.items()]
+        both = f"<div style='display: flex; flex-wrap: wrap; gap: 0 2em'>{''.join(sides)}</div>"
         shown = f"`{name}`: {cases}. {points}.{below}", _closed("Compare with the reference", both)
         text = f"{name}: correct ({cases}). {points}.{below}"
         return Answer(text, True, _card(GREEN, "✓ correct", *shown))
@@ -402,8 +400,7 @@ def _world() -> Any:
 
 def _on_rank_0(display: Display, make: Callable[[], Answer]) -> bool:
     """Make the answer on rank 0 and show it there; return its `use_own` on every rank."""
-    world = _world()
-    use_own = bytearray(1)
+    world, use_own = _world(), bytearray(1)
     try:
         if world is None or world.rank == 0:
             try:

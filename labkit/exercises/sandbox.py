@@ -19,7 +19,6 @@ from __future__ import annotations
 import ast
 import ctypes
 import fcntl
-import importlib.util
 import json
 import os
 import shutil
@@ -78,7 +77,7 @@ ALL = "*"
 in_use = False  # whether `command` makes a sandbox: a judge of submissions sets it
 
 
-def copy_modules(roots: list[str], prelude: str, folder: Path) -> None:
+def copy_modules(roots: Sequence[str], prelude: str, folder: Path) -> None:
     """Copy these modules, and all of labkit and mpiwatch that they and the prelude import, to a folder.
 
     Of a package, what no other module imports from it stays behind.
@@ -107,12 +106,7 @@ def copy_modules(roots: list[str], prelude: str, folder: Path) -> None:
         if path.name == "__init__.py":
             target.write_text(ast.unparse(_reduced(path, wanted)))
         else:
-            shutil.copy2(path, target)  # with its time: the compiled file holds it
-            compiled = Path(importlib.util.cache_from_source(str(path)))
-            if compiled.exists():
-                there = target.parent / compiled.parent.name
-                there.mkdir(exist_ok=True)
-                shutil.copy2(compiled, there / compiled.name)
+            shutil.copy2(path, target)
 
 
 def _file_of(module: str) -> Path | None:
@@ -185,14 +179,9 @@ def command(words: Sequence[str], folder: Path, read_only: Sequence[Path] = ()) 
     return _command(words, folder, shown, hidden)
 
 
-def _command(
-    words: Sequence[str], folder: Path, read_only: Sequence[Path], hidden: Sequence[Path]
-) -> list[str]:
-    settings = {
-        "folder": str(folder.resolve()),
-        "read_only": list(map(str, read_only)),
-        "hidden": list(map(str, hidden)),
-    }
+def _command(words: Sequence[str], folder: Path, shown: Sequence[Path], hidden: Sequence[Path]) -> list[str]:
+    settings: dict[str, Any] = {"folder": str(folder.resolve())}
+    settings |= {"read_only": list(map(str, shown)), "hidden": list(map(str, hidden))}
     return [sys.executable, "-I", "-S", __file__, json.dumps(settings), *words]
 
 
@@ -206,11 +195,8 @@ def main(settings: dict[str, Any], words: list[str]) -> int:
     except PermissionError:
         own = None
         leave(USER | others)
-        for name, text in (
-            ("setgroups", "deny"),
-            ("uid_map", f"{INSIDE} {user} 1"),
-            ("gid_map", f"{INSIDE} {group} 1"),
-        ):
+        maps = {"uid_map": f"{INSIDE} {user} 1", "gid_map": f"{INSIDE} {group} 1"}
+        for name, text in {"setgroups": "deny", **maps}.items():
             Path(f"/proc/self/{name}").write_text(text)
         call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)  # else /proc would hide it from its own user
     os.makedirs(os.path.join(settings["folder"], ROOT), exist_ok=True)
@@ -304,15 +290,8 @@ def set_read_only(path: str, on: bool) -> None:
     attributes = struct.pack("4Q", *((RDONLY | NOSUID, 0) if on else (0, RDONLY)), 0, 0)
     size = ctypes.c_size_t(len(attributes))
     flags = ctypes.c_uint(AT_RECURSIVE if on else 0)
-    call(
-        "syscall",
-        ctypes.c_long(MOUNT_SETATTR),
-        ctypes.c_int(AT_FDCWD),
-        path.encode(),
-        flags,
-        attributes,
-        size,
-    )
+    number, relative_to = ctypes.c_long(MOUNT_SETATTR), ctypes.c_int(AT_FDCWD)
+    call("syscall", number, relative_to, path.encode(), flags, attributes, size)
 
 
 def status_of(status: int) -> int:
