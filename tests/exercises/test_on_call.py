@@ -6,11 +6,9 @@ import json
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -55,22 +53,7 @@ def test_an_order_that_follows_what_is_possible_finds_all_faults_within_the_budg
         assert price_s(bought) == on_call.best_order_s(causes) <= BUDGET_S[number]
 
 
-def test_a_thoughtless_order_runs_out_of_the_budget_in_a_quarter_of_the_incidents_or_more() -> None:
-    """The order is fixed before, skips what cannot be paid, and stops when one cause is left."""
-    names = list(EXPERIMENTS)
-    orders = [names, *(list(np.random.default_rng(seed).permutation(names)) for seed in range(40))]
-    proven = 0
-    for order, name in product(orders, CAUSES):
-        shown, left_s = list[on_call.Words](), BUDGET_S[1]
-        for each in order:
-            if EXPERIMENTS[each].price_s <= left_s and len(on_call.explanations(1, shown)) > 1:
-                left_s -= EXPERIMENTS[each].price_s
-                shown.append((each, on_call.made_by([name], each)[0]))
-        proven += CAUSES[name].weight * (len(on_call.explanations(1, shown)) == 1)
-    assert proven / len(orders) / sum(cause.weight for cause in CAUSES.values()) < 3 / 4
-
-
-def test_a_number_of_ranks_has_causes_of_its_own_and_all_occur_as_often_as_they_should() -> None:
+def test_all_causes_occur_as_often_as_they_should() -> None:
     found = Counter[str]()
     for seed in range(600):
         for p in (2, 3, 8):
@@ -82,8 +65,6 @@ def test_a_number_of_ranks_has_causes_of_its_own_and_all_occur_as_often_as_they_
             found[cause] += 1
     for name, each in CAUSES.items():
         assert found[name] == pytest.approx(60 * each.weight, rel=0.35)
-    pairs = [{on_call.drawn(seed, p).faults[0].cause for p in (3, 4)} for seed in range(100)]
-    assert sum(len(pair) == 1 for pair in pairs) < 30
 
 
 @pytest.mark.parametrize(("ratio", "noise", "expected"), [(1.1, 1.2, []), (3.0, 1.2, [1]), (3.0, 2.0, None)])
@@ -139,20 +120,15 @@ def test_a_proof_counts_as_much_as_the_measurements_make_the_cause_probable() ->
     )  # 20 / 4 / 2
 
 
-def test_a_wrong_rank_or_cause_gets_nothing_for_it() -> None:
+def test_a_wrong_rank_cause_or_reading_gets_nothing_for_it() -> None:
     assert judge(Fault("slow rank", 1), PHASES, THREADS) == {**POINTS, "rank": 0}
     wrong = judge(Fault("blas threads", 2), PHASES, THREADS)
     assert [wrong[part] for part in ("cause", "rank", "proof", "cost")] == [0, 0, 0, 0]
-
-
-def test_readings_and_what_is_still_possible_are_judged_one_by_one() -> None:
     misread = evidence("phases", "compute 1", RIVALS, 6.5 / 30)
     assert judge(SLOW, misread, THREADS)["reading"] == 15
     too_much = evidence("phases", "compute 2", ["slow rank"], 6.5 / 30)
     score = on_call.judged([SLOW], dict([SLOW]), [too_much, THREADS], 12.0)
     assert score.points["reading"] == 15 and "left is wrong about blas threads" in score.lines[0]
-    nothing = evidence("phases", "nothing", OTHERS, 6.5 / 30)  # wrong, and no reason for what is left
-    assert judge(SLOW, nothing, THREADS)["reading"] == 5
 
 
 def test_a_misreading_does_not_spoil_what_follows_from_it() -> None:
@@ -163,12 +139,9 @@ def test_a_misreading_does_not_spoil_what_follows_from_it() -> None:
     assert points["reading"] == 15 and points["prediction"] == POINTS["prediction"]
 
 
-@pytest.mark.parametrize(("off", "points"), [(0.0, 10), (0.1, 8), (0.2, 0), (-0.1, 8)])
-def test_predictions_lose_with_the_square_of_their_distance(off: float, points: int) -> None:
-    assert judge(SLOW, evidence("phases", "compute 2", RIVALS, 6.5 / 30 + off))["prediction"] == points
-
-
-def test_a_repetition_is_no_prediction() -> None:
+def test_predictions_lose_with_the_square_of_their_distance_and_a_repetition_is_none() -> None:
+    for off, points in (0.0, 10), (0.1, 8), (0.2, 0), (-0.1, 8):
+        assert judge(SLOW, evidence("phases", "compute 2", RIVALS, 6.5 / 30 + off))["prediction"] == points
     again = evidence("phases", "compute 2", RIVALS, 0.9)
     assert judge(SLOW, PHASES, again)["prediction"] == POINTS["prediction"]
 
@@ -259,35 +232,26 @@ def test_words_that_name_no_rank_are_read_without_one() -> None:
         assert on_call.read_words(text, "weights", 3) is None
 
 
-def test_a_seed_costs_what_it_has_cost_on_any_number_of_ranks_until_its_diagnosis(
+def test_a_seed_has_one_budget_and_one_diagnosis_on_any_number_of_ranks(
     on_paper: on_call.Incident, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    at_the_same_time = on_call.Incident(SEED, 1, 3, on_ranks)
     on_paper.experiment("phases", 0.9)
-    spent_s = price_s(["phases"])
-    again = on_call.Incident(SEED, 1, 3, on_ranks)
-    assert again.evidence[0].rows == on_paper.evidence[0].rows and again.used_s == spent_s
-    other = on_call.Incident(SEED, 1, 4, on_ranks)
-    assert other.evidence == [] and other.used_s == spent_s
+    again, other = on_call.Incident(SEED, 1, 3, on_ranks), on_call.Incident(SEED, 1, 4, on_ranks)
+    assert again.evidence[0].rows == on_paper.evidence[0].rows and other.evidence == []
+    assert again.used_s == other.used_s == price_s(["phases"])
     assert "This incident continues" in capsys.readouterr().out
-    again.read("compute 2", RIVALS)
-    again.diagnose({"slow rank": 2}, "the ratio is 3")
-    practice = on_call.Incident(SEED, 1, 3, on_ranks)
-    assert practice.used_s == 0
-    for case in (again, practice):
-        case.experiment("samples", 0.1)
-        assert len(record.load()[ENTRY]["evidence"]) == 1
-
-
-def test_two_incidents_of_a_seed_share_its_budget_and_its_diagnosis(on_paper: on_call.Incident) -> None:
-    other = on_call.Incident(SEED, 1, 3, on_ranks)
-    on_paper.experiment("phases", 0.5)
-    other.experiment("samples", 0.5)
-    assert other.used_s == record.load()[ENTRY]["used_s"] == price_s(["phases", "samples"])
+    at_the_same_time.experiment("samples", 0.5)
+    assert at_the_same_time.used_s == record.load()[ENTRY]["used_s"] == price_s(["phases", "samples"])
     on_paper.read("compute 2", RIVALS)
     on_paper.diagnose({"slow rank": 2}, "the first one")
-    other.read("nothing", OTHERS)
-    other.diagnose({"nan": 1}, "the second one")
-    assert record.load()[ENTRY]["because"] == "the first one"
+    at_the_same_time.read("nothing", OTHERS)
+    at_the_same_time.diagnose({"nan": 1}, "the second one")
+    practice = on_call.Incident(SEED, 1, 3, on_ranks)
+    assert practice.used_s == 0
+    practice.experiment("samples", 0.1)
+    kept = record.load()[ENTRY]
+    assert kept["because"] == "the first one" and len(kept["evidence"]) == 1
 
 
 def test_cells_pay_for_the_parts_of_the_job_that_they_use(

@@ -20,14 +20,6 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_what_is_done_stays_done() -> None:
-    record.note("a", False)
-    assert record.load()["a"]["state"] == "tried"
-    record.note("a", True)
-    record.note("a", False)
-    assert record.load()["a"]["state"] == "done"
-
-
 def test_notebooks_that_write_at_the_same_time_lose_nothing() -> None:
     program = (
         "import sys; from labkit.exercises import record\n"
@@ -81,8 +73,8 @@ def test_a_folder_that_cannot_be_written_to_does_not_stop_a_check(monkeypatch: p
 
 def test_the_page_lists_every_exercise_with_its_state() -> None:
     first, second = list(catalogue.exercises().values())[:2]
-    record.note(first.name, True)
-    record.note(second.name, False)
+    for name, passed in (first.name, False), (first.name, True), (first.name, False), (second.name, False):
+        record.note(name, passed)  # what is done stays done
     found = record.progress()
     assert found.points == first.points
     lines = str(found).splitlines()
