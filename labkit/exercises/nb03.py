@@ -280,12 +280,8 @@ def accuracy_by_label(comm, labels, predictions, classes):
     Shapes: labels, predictions (n_rank,), integers, n_rank ≥ 0; result (classes,), the same on every rank,
     nan for a label that no rank has.
     """
-    counts = np.array(
-        [
-            np.bincount(labels[labels == predictions], minlength=classes),
-            np.bincount(labels, minlength=classes),
-        ]
-    )
+    correct = np.bincount(labels[labels == predictions], minlength=classes)
+    counts = np.array([correct, np.bincount(labels, minlength=classes)])
     comm.Allreduce(MPI.IN_PLACE, counts)
     correct, held = counts
     return np.divide(correct, held, out=np.full(classes, np.nan), where=held > 0)

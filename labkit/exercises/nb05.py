@@ -10,27 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from labkit import schedules
 from labkit.exercises.allreduce_contest import NBYTES, RANKS, networks, verified
 from labkit.exercises.cases import COLLECTIVES, all_but, calls, on_ranks
 from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 from labkit.exercises.ring import on_a_ring
 from labkit.exercises.wraps import noting, rounds_as_list, with_notes
-from labkit.schedules import (
-    ALLREDUCE,
-    CostModel,
-    Schedule,
-    ScheduleError,
-    copy_round,
-    cost,
-    count_traffic,
-    hierarchical,
-    merge_rounds,
-    reduce_round,
-    ring_allreduce,
-    ring_reduce,
-    simulate,
-)
-from labkit.schedules import ring_allgather as ring_allgather_schedule
+from labkit.schedules import Schedule, ScheduleError, copy_round, merge_rounds, reduce_round
 from labkit.schedules.schedule import CollectiveName
 from mpiwatch.report import counted
 
@@ -234,8 +220,10 @@ def predictions(case: Case) -> Sequence[Any]:
     """Return the cost of the schedules, read off their transfers."""
     ((p, nbytes, alpha, beta),) = case.arguments
     # The array of an all-gather holds the arrays of all ranks.
-    makers = (ALLREDUCE["root"], 1), (ALLREDUCE["tree"], 1), (ring_allgather_schedule, p), (ring_allreduce, 1)
-    return [tuple(cost(make(p), factor * nbytes, CostModel(alpha, beta)) for make, factor in makers)]
+    rounds = schedules.ALLREDUCE
+    makers = (rounds["root"], 1), (rounds["tree"], 1), (schedules.ring_allgather, p), (rounds["ring"], 1)
+    model = schedules.CostModel(alpha, beta)
+    return [tuple(schedules.cost(make(p), factor * nbytes, model) for make, factor in makers)]
 
 
 ALLREDUCE_SECONDS = Exercise(
@@ -311,7 +299,8 @@ def looking_at(
 def judge_ring(schedule: Schedule) -> Iterator[str]:
     p = schedule.p
     nbytes = 4 * p * (p + 1)
-    ours, theirs = (count_traffic(one, nbytes).busiest for one in (ring_allreduce(p), schedule))
+    both = schedules.ring_allreduce(p), schedule
+    ours, theirs = (schedules.count_traffic(each, nbytes).busiest for each in both)
     if theirs > ours:
         yield f"the busiest rank sends and receives {theirs} bytes of {nbytes}; in a ring it is {ours}"
     rounds = len(list(schedule))
@@ -319,7 +308,7 @@ def judge_ring(schedule: Schedule) -> Iterator[str]:
         yield (
             f"there are {rounds} rounds, and {2 * (p - 1)} are enough: let all ranks send in the same round"
         )
-    for number, (own, ring) in enumerate(zip(schedule, ring_allreduce(p), strict=False), start=1):
+    for number, (own, ring) in enumerate(zip(schedule, schedules.ring_allreduce(p), strict=False), start=1):
         if other := sorted(set(own) - set(ring)):
             yield (
                 f"round {number}: {other[0]} is not in the ring of exercise 5.1. There every rank sends one "
@@ -379,10 +368,11 @@ def ring_reduce_rounds(p):
 def judge_reduce(schedule: Schedule) -> Iterator[str]:
     p = schedule.p
     nbytes = 4 * p * (p + 1)
-    ours, theirs = (count_traffic(each, nbytes).total for each in (ring_reduce(p), schedule))
+    both = schedules.ring_reduce(p), schedule
+    ours, theirs = (schedules.count_traffic(each, nbytes).total for each in both)
     if theirs > ours:
         yield f"{theirs} bytes are sent, and {ours} are enough: send each finished chunk straight to rank 0"
-    rounds = cost(schedule, nbytes, CostModel(0, p / nbytes))
+    rounds = schedules.cost(schedule, nbytes, schedules.CostModel(0, p / nbytes))
     if rounds > 2 * (p - 1) + 0.01:
         yield (
             f"it takes the time of {rounds:.0f} chunks, and {2 * (p - 1)} are enough: let all ranks send "
@@ -539,10 +529,11 @@ def judge_speed(schedule: Schedule) -> Iterator[str]:
     p = schedule.p
     if p != RANKS:
         return
-    known = [*(make(p) for make in ALLREDUCE.values()), hierarchical(p, tuple(2 * r // p for r in range(p)))]
+    known = [make(p) for make in schedules.ALLREDUCE.values()]
+    known.append(schedules.hierarchical(p, tuple(2 * r // p for r in range(p))))
     ratios = {}
     for name, network in networks(p).items():
-        own, *others = (simulate(each, NBYTES, network).seconds for each in (schedule, *known))
+        own, *others = (schedules.simulate(each, NBYTES, network).seconds for each in (schedule, *known))
         ratios[name] = own / min(others)
     if min(ratios.values()) > NEEDED:
         said = ", ".join(f"{ratio:.2f} ({name})" for name, ratio in ratios.items())

@@ -217,7 +217,7 @@ def turns_of(outcome: Outcome) -> Turns:
 def look_at_pairs(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Yield what is wrong with the messages, and then with the times. Each pair has a limit of its own."""
     called = {call.name for each in outcomes for call in each.calls}
-    for name in called & {"send", "recv", "isend", "irecv", "ssend", "sendrecv"}:
+    for name in sorted(called & {"send", "recv", "isend", "irecv", "ssend", "sendrecv"}):
         yield f"`comm.{name}` pickles objects, which emulated links do not delay: use `Send` and `Recv`"
     turns = list(map(turns_of, outcomes))
     yield from fault_of_messages(outcomes, turns)
