@@ -84,6 +84,7 @@ class FileDataset:
         Shapes: indices (k,), in any order; x (k, *shape), float32 scaled from 0 … 255 to 0 … 1; y (k,),
         int64. Raise IndexError for an index out of range.
         """
+        indices = np.asarray(indices)
         y, order = self.labels[indices], np.argsort(indices)
         x = np.empty((len(indices), *self.shape), np.float32)
         for start in range(0, len(indices), AT_A_TIME):
