@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tests.corpus.program import CALL, GLOBAL, INVALID, LOCAL, PARAMETER, REQUEST, Program
+from tests.corpus.program import CALL, GLOBAL, INVALID, LOCAL, PARAMETER, REQUEST, Program, by_rank
 
 N = "N = 10\nbuf, other = np.zeros(N, 'i'), np.zeros(N, 'i')\nhalf = np.zeros(N // 2, 'i')\n"
 READS = "a program that reads a buffer leaves no trace"
@@ -111,12 +111,9 @@ def _collective(name: str, values: Values) -> str:
         "M = 3\nfull, part = np.zeros(M * size, 'i'), np.zeros(M, 'i')\nhalf, many = part[:1], 9 * M * size\n"
     )
     sent = "full" if name in ("Scatter", "Alltoall") else "part"
-    taken = "full" if name in ("Gather", "Allgather", "Alltoall") else "np.zeros(M, 'i')"
-    taken = "np.zeros_like(full)" if name == "Alltoall" else taken
-    if "one" in values:
-        small, values = small.replace("M, 'i'", "M + 1, 'i'"), {}
+    taken = {"Gather": "full", "Allgather": "full", "Alltoall": "np.zeros_like(full)"}
     right = {"sbuf": sent, "scount": "M", "stype": "MPI.INT", "comm": "comm", "root": "0", "op": "MPI.SUM"}
-    right |= {"rbuf": taken, "rcount": "M", "rtype": "MPI.INT"}
+    right |= {"rbuf": taken.get(name, "np.zeros(M, 'i')"), "rcount": "M", "rtype": "MPI.INT"}
     wanted = {key: value.replace("N * 2", "many") for key, value in values.items()}
     return small + COLLECTIVES[name].format(**right | wanted) + "\n"
 
@@ -137,15 +134,12 @@ def collectives() -> Iterator[Program]:
                         continue
                 yield Program(f"cb-{name}-{side}-{what}", category, False, _collective(name, wrong))
         for what, (category, values) in OF_COLLECTIVES.items():
-            if any("{" + key + "}" not in call for key in values) or (
-                (what == "one-more" and name not in REDUCTIONS)
-                or (what == "chars-received" and name in REDUCTIONS)
-            ):
+            others = {"one-more": name not in REDUCTIONS, "chars-received": name in REDUCTIONS}
+            if any("{" + key + "}" not in call for key in values) or others.get(what):
                 continue
-            wrong_text = _collective(name, values)
-            if what == "one-more":
-                wrong_text = wrong_text.replace("M, 'i'", "M + 1, 'i'")
-            yield Program(f"cb-{name}-{what}", category, False, wrong_text)
+            text = _collective(name, values)
+            text = text.replace("M, 'i'", "M + 1, 'i'") if what == "one-more" else text
+            yield Program(f"cb-{name}-{what}", category, False, text)
         lines = right.splitlines()
         missing = [*lines[:-1], "if rank == 0:", f"    {lines[-1]}"]
         yield Program(f"cb-{name}-missing", CALL, False, "\n".join(missing) + "\n")
@@ -298,9 +292,8 @@ def requests() -> Iterator[Program]:
                 ["comm.Recv([half, 5, MPI.INT], 0, 77)", counterpart],
             ),
         ):
-            text = "if rank == 0:\n" + "".join(f"    {line}\n" for line in mine)
-            text += "else:\n" + "".join(f"    {line}\n" for line in theirs or ["pass"])
-            yield Program(f"cb-{name}-{what}", category or REQUEST, category is None, N + text)
+            text = N + by_rank(mine, theirs)
+            yield Program(f"cb-{name}-{what}", category or REQUEST, category is None, text)
 
 
 def programs() -> Iterator[Program]:
