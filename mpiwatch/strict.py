@@ -298,7 +298,7 @@ def report_conflicts(accesses: Sequence[Access]) -> None:
 
 
 @dataclass(eq=False)
-class UnderWay:
+class OpenAccess:
     """An access whose epoch has not ended: the origin's memory, and the call that issues it."""
 
     access: Access
@@ -317,7 +317,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
     exchange: Exchange
     units: Sequence[int]
     sizes: Sequence[int]
-    under_way: list[UnderWay]
+    under_way: list[OpenAccess]
     accesses: list[Access]
     locks: dict[int, tuple[str, str]]  # kind, line; by rank, or -1 for all
     in_fence = in_start = False
@@ -364,7 +364,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         spec, types = findings.with_own_types(spec)
         region.types += types
         issue = functools.partial(getattr(RawWin, name), self, region.message, target, spec, *op)
-        self.under_way.append(UnderWay(access, region, issue))
+        self.under_way.append(OpenAccess(access, region, issue))
 
     def _checked_parts(self, name: str, origin: Any, target: int, spec: Any) -> Parts:
         """Return the bytes of the target's window that an access touches; an error if it has fewer."""
