@@ -54,16 +54,12 @@ def cores() -> int:
 
 def alive(pid: int) -> bool:
     """Return whether a process exists and has not ended; a zombie has ended."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        return True
     if LINUX:
         return bool(_stat(pid))
     try:
         os.getpgid(pid)  # unlike kill(), it does not find zombies on macOS and the BSDs
+    except PermissionError:  # another user's
+        return True
     except OSError:
         return False
     return True
