@@ -50,10 +50,6 @@ CHECKS = (
 )
 
 
-class ExportError(Exception):
-    """The notebook cannot be written as a program."""
-
-
 def as_program(notebook: Any, name: str, program: str) -> str:
     """Return the cells of a notebook that run on all ranks as the text of a Python program.
 
@@ -62,7 +58,7 @@ def as_program(notebook: Any, name: str, program: str) -> str:
     kernel: those with `--targets`, and those with the tag `notebook-only`.
 
     `notebook` is nbformat's, version 4; `name` is the notebook's name and `program` the program's, for the
-    text at the top. Raises ExportError for a notebook without such cells, and for cells that are not Python.
+    text at the top. Raises InputError for a notebook without such cells, and for cells that are not Python.
     """
     parts: list[str] = []
     of_kernel = needing_it = on_ranks = written = 0
@@ -83,7 +79,7 @@ def as_program(notebook: Any, name: str, program: str) -> str:
         elif cell.cell_type == "code" and cell.source.strip():
             of_kernel += 1
     if not on_ranks:
-        raise ExportError(f"{name} has no %%px cells that run on all ranks, so there is nothing to export")
+        raise InputError(f"{name} has no %%px cells that run on all ranks, so there is nothing to export")
     left_out = (
         f"code cells that ran in the kernel ({of_kernel}), %%px cells that need the kernel ({needing_it})"
     )
@@ -102,7 +98,7 @@ def as_python(body: str, number: int) -> str:
     if not is_python(body):
         body = re.sub(r"^(\s*)([%!].*)$", r"\1# left out: \2", body, flags=re.MULTILINE)
     if not is_python(body):
-        raise ExportError(
+        raise InputError(
             f"cell {number}, counted with the text cells, is not Python, also without its magics"
         )
     return body
@@ -138,7 +134,7 @@ def command(notebook: Path, out: Path | None) -> None:
     except Exception as error:  # a file of any content may be given, and nbformat raises many types
         reason = str(error).partition("\n")[0]
         raise InputError(f"{notebook} is not a notebook: {reason}") from None
-    with one_line(ExportError, UnicodeEncodeError, OSError):  # JSON can hold halves of characters
+    with one_line(UnicodeEncodeError, OSError):  # JSON can hold halves of characters
         text = as_program(cells, notebook.name, out.name).encode()
         with atomic_write(out) as file:
             file.write(text)
