@@ -38,14 +38,6 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = DEADLIN
     return value
 
 
-def is_stopped(process: psutil.Process) -> bool:
-    """Return whether a process has ended or really stands still after a SIGSTOP."""
-    try:
-        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
-
-
 def is_mpiexec(process: psutil.Process) -> bool:
     """Return whether a process is MPICH's or Open MPI's mpiexec."""
     try:
@@ -96,24 +88,18 @@ class World:
         self.files.look(lambda: [process.pid for process in self.processes()])
 
     def kill(self) -> None:
-        """Kill all processes with SIGKILL, so that none of them can clean up after another."""
-        # Stop them all first. A process may still be inside fork() when SIGSTOP returns, so wait until each
-        # stands still, and look for children that have started meanwhile.
-        stopped: list[psutil.Process] = []
-        scans_without_news = 0
-        while scans_without_news < 2:  # the environment of a process inside exec() cannot be read
-            news = [process for process in self.processes() if process not in stopped]
-            for process in news:
+        """Kill all processes with SIGKILL, and those that they start meanwhile."""
+
+        def none_is_left() -> bool:
+            found = self.processes()
+            self.files.look(lambda: [process.pid for process in found])
+            for process in found:
                 with suppress(psutil.NoSuchProcess):
-                    process.suspend()
-            wait_until(lambda news=news: all(map(is_stopped, news)), "all processes stopped")
-            stopped += news
-            scans_without_news = 0 if news else scans_without_news + 1
-        self.files.look(lambda: [process.pid for process in stopped])
-        for process in stopped:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        wait_until(lambda: not self.processes(), "all processes gone", 40)
+                    process.kill()
+            return not found
+
+        # The environment of a process inside exec() cannot be read: look twice.
+        wait_until(lambda: none_is_left() and none_is_left(), "all processes gone", 40)
 
     def cluster_files(self) -> list[str]:
         return glob.glob(f"{self.folder}/profile_*/security/*.json")
@@ -298,19 +284,6 @@ def world(tmp_path: Path) -> Iterator[World]:
 @pytest.fixture
 def kernel(world: World) -> Iterator[Kernel]:
     yield from a_kernel(world)
-
-
-@pytest.fixture
-def new_kernel(world: World) -> Iterator[Callable[[], Kernel]]:
-    kernels: list[Kernel] = []
-
-    def new() -> Kernel:
-        kernels.append(Kernel(world))
-        return kernels[-1]
-
-    yield new
-    for kernel in kernels:
-        kernel.end()
 
 
 @pytest.fixture

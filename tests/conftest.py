@@ -20,7 +20,7 @@ from _pytest.mark.structures import ParameterSet
 
 from labkit.children import start_child
 from mpiwatch import launch
-from tests.cluster_fixtures import ipcluster, kernel, new_kernel, world  # noqa: F401  (for every room's tests)
+from tests.cluster_fixtures import ipcluster, kernel, world  # noqa: F401  (for every room's tests)
 
 # A job that takes longer counts as hanging; on an idle machine every job takes a few seconds.
 DEADLINE_S = 120

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,11 +19,8 @@ CONNECT = "from labkit.cluster import connect\nrc = connect({n})"
 RAW_DEADLOCK = "from mpi4py import MPI\nif rank == 0:\n    MPI.Intracomm(MPI.COMM_WORLD).Barrier()"
 
 
-def test_engines_end_with_a_killed_kernel(
-    world: World, new_kernel: Callable[[], Kernel], tmp_path: Path
-) -> None:
+def test_engines_end_with_a_killed_kernel(world: World, kernel: Kernel, tmp_path: Path) -> None:
     """One rank is in a deadlock, one computes, one is idle."""
-    kernel = new_kernel()
     said = kernel.run(CONNECT.format(n=3))
     assert "3 ranks, one MPI world" in said, said
     here = f"open(f'{tmp_path}/rank{{rank}}', 'w').close()"
@@ -35,10 +31,7 @@ def test_engines_end_with_a_killed_kernel(
 
 
 @pytest.mark.thorough
-def test_engines_that_are_starting_end_with_a_killed_kernel(
-    world: World, new_kernel: Callable[[], Kernel]
-) -> None:
-    kernel = new_kernel()
+def test_engines_that_are_starting_end_with_a_killed_kernel(world: World, kernel: Kernel) -> None:
     kernel.start(CONNECT.format(n=2))
     wait_until(
         lambda: any("labkit.cluster.engine" in command for command in world.commands()),
@@ -48,10 +41,7 @@ def test_engines_that_are_starting_end_with_a_killed_kernel(
     world.wait_until_empty()
 
 
-def test_idle_engines_end_with_a_kernel_that_shuts_down(
-    world: World, new_kernel: Callable[[], Kernel]
-) -> None:
-    kernel = new_kernel()
+def test_idle_engines_end_with_a_kernel_that_shuts_down(world: World, kernel: Kernel) -> None:
     kernel.run(CONNECT.format(n=2))
     kernel.manager.shutdown_kernel()
     world.wait_until_empty()
@@ -78,10 +68,7 @@ def test_engines_in_a_deadlock_end_with_ipcluster(
 
 
 @pytest.mark.parametrize("role", [thorough("controller"), "engines"])
-def test_everything_ends_after_a_supervisor_was_killed(
-    world: World, new_kernel: Callable[[], Kernel], role: str
-) -> None:
-    kernel = new_kernel()
+def test_everything_ends_after_a_supervisor_was_killed(world: World, kernel: Kernel, role: str) -> None:
     kernel.run(CONNECT.format(n=2))
     kernel.run(f"%%px --noblock\n{RAW_DEADLOCK}")
     killed = 0

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from labkit import hosts
 from labkit.hosts.namespaces import FOLDER
-from tests.cluster_fixtures import Kernel, World, new_kernel, wait_until, world
+from tests.cluster_fixtures import Kernel, World, kernel, wait_until, world
 
 pytestmark = pytest.mark.clusters
 
-__all__ = ["new_kernel", "world"]
+__all__ = ["kernel", "world"]
 CONNECT = "from labkit.cluster import connect\nrc = connect(3, profile='hosts')"
 
 
@@ -28,10 +27,7 @@ def sockets(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.is_socket()]
 
 
-def test_connect_starts_revives_and_ends_engines_on_hosts(
-    folder: Path, world: World, new_kernel: Callable[[], Kernel]
-) -> None:
-    kernel = new_kernel()
+def test_connect_starts_revives_and_ends_engines_on_hosts(folder: Path, world: World, kernel: Kernel) -> None:
     assert "HostsError: no hosts are up; `labkit hosts up`" in kernel.run(CONNECT)
     hosts.up(3)
     assert "HostsError: 4 ranks do not fit on 3 hosts" in kernel.run("connect(4, profile='hosts')")
@@ -62,10 +58,9 @@ def test_connect_starts_revives_and_ends_engines_on_hosts(
 
 
 def test_one_kernel_connects_to_hosts_and_then_to_this_machine(
-    folder: Path, world: World, new_kernel: Callable[[], Kernel]
+    folder: Path, world: World, kernel: Kernel
 ) -> None:
     hosts.up(2)
-    kernel = new_kernel()
     kernel.run("from labkit.cluster import connect\nrc = connect(2, profile='hosts')")
     output = kernel.run("rc = connect(2)")
     assert "cluster started" in output and "lab0" not in output
