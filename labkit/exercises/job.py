@@ -45,8 +45,8 @@ def main(folder: Path) -> None:
     except Exception as error:  # an error of the check, not of the student's code
         ranks.writer.write(check=_describe(error))
         os._exit(1)
-    if not task["on_ranks"]:
-        os._exit(0)  # at once: the check waits for it
+    ranks.finalize()
+    os._exit(0)  # at once: the check waits for it
 
 
 def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> None:
@@ -197,6 +197,9 @@ class _OneProcess:
     def end(self, error: dict[str, Any] | None = None) -> None:
         """Let ranks that wait for this one know that it has ended the case, with an error or without."""
 
+    def finalize(self) -> None:
+        """Leave MPI."""
+
     def leave(self, free: bool) -> None:
         """Leave a text, and free its communicators if it has left nothing behind: few can be watched."""
 
@@ -265,6 +268,11 @@ class _Ranks(_OneProcess):
 
             state = CellState.RAISED if error else CellState.RETURNED
             self.watch.end_cell(state, error["type"] if error else "")
+
+    def finalize(self) -> None:
+        from mpi4py import MPI
+
+        MPI.Finalize()
 
     def leave(self, free: bool) -> None:
         for comm in self.used if free else ():
