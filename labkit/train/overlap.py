@@ -285,8 +285,9 @@ class BucketQueue:
 
     def wait_for(self, number: int) -> None:
         """Return when the job with this number is done; raise the error of one that failed."""
-        with self._lock:
-            self._awake.clear()
+        if self._helper is not None:
+            with self._lock:
+                self._awake.clear()
         if self._error is not None:
             error, self._error = self._error, None
             raise error
