@@ -145,26 +145,36 @@ def check_signals_write_a_checkpoint_and_sigterm_ends_the_run(comm: MPI.Intracom
     assert [signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)] == handlers
 
 
-def check_another_number_of_ranks_resumes_a_run_to_rounding(comm: MPI.Intracomm) -> None:
-    """All ranks begin a run and rank 0 ends it alone, and the other way round."""
+def on_other_ranks(
+    comm: MPI.Intracomm, begin: Callable[[Run], None], end: Callable[[Run], None], **kind: Any
+) -> None:
+    """Let all ranks begin a run and rank 0 end it alone, and the other way round."""
     for first, second in (comm, MPI.COMM_SELF), (MPI.COMM_SELF, comm):
         with folder(comm) as path:
             if first is comm or comm.rank == 0:
-                run = Run(first, path / "run.npz", make=convolutional)
-                unbroken, rows = run()
-                run.stopped(8, every_steps=7)
+                begin(Run(first, path / "run.npz", make=convolutional, **kind))
             comm.Barrier()
             if second is comm or comm.rank == 0:
-                about, _ = read_checkpoint(path / "run.npz")
-                assert about["settings"] == {"lr": "cosine"} and len(about["progress"]) == first.size
-                assert about["progress"][0]["done"] == 7
-                resumed, found = Run(second, path / "run.npz", make=convolutional)(resume=True)
-            if comm.rank == 0:
-                scale = np.abs(unbroken.params).max()
-                np.testing.assert_allclose(resumed.params, unbroken.params, rtol=0, atol=1e-5 * scale)
-                np.testing.assert_allclose(found[-1].global_loss, rows[-1].global_loss, rtol=1e-5)
-                assert found[-1].global_accuracy == rows[-1].global_accuracy
-                assert [row.rank for row in found if row.epoch == 1] == [*range(0, first.size, second.size)]
+                end(Run(second, path / "run.npz", make=convolutional, **kind))
+
+
+def check_another_number_of_ranks_resumes_a_run_to_rounding(comm: MPI.Intracomm) -> None:
+    with folder(comm) as path:
+        unbroken, rows = Run(comm, path / "unbroken.npz", make=convolutional)()
+
+    def end(run: Run) -> None:
+        about, _ = read_checkpoint(run.file)
+        ranks = len(about["progress"])
+        assert about["settings"] == {"lr": "cosine"} and about["progress"][0]["done"] == 7
+        resumed, found = run(resume=True)
+        if comm.rank == 0:
+            scale = np.abs(unbroken.params).max()
+            np.testing.assert_allclose(resumed.params, unbroken.params, rtol=0, atol=1e-5 * scale)
+            np.testing.assert_allclose(found[-1].global_loss, rows[-1].global_loss, rtol=1e-5)
+            assert found[-1].global_accuracy == rows[-1].global_accuracy
+            assert [row.rank for row in found if row.epoch == 1] == [*range(0, ranks, run.comm.size)]
+
+    on_other_ranks(comm, lambda run: run.stopped(8, every_steps=7), end)
 
 
 class StopWith(Callback):
@@ -176,20 +186,17 @@ class StopWith(Callback):
 
 
 def check_another_number_of_ranks_takes_over_what_was_not_sent(comm: MPI.Intracomm) -> None:
-    kind = {"make": convolutional, "algorithm": Averaging("ring", compress="top-k=0.2")}
-    for first, second in (comm, MPI.COMM_SELF), (MPI.COMM_SELF, comm):
-        with folder(comm) as path:
-            if first is comm or comm.rank == 0:
-                Run(first, path / "run.npz", **kind).stopped(4, every_steps=3)
-            comm.Barrier()
-            if second is comm or comm.rank == 0:
-                stop = StopWith()
-                with pytest.raises(Stop):
-                    Run(second, path / "run.npz", **kind)(resume=True, stop=stop)
-                _, arrays = read_checkpoint(path / "run.npz")
-                left = sum(arrays[name] for name in arrays if name.endswith("/residual"))
-                assert np.abs(left).max() > 0
-                np.testing.assert_allclose(stop.residual, left / second.size, rtol=1e-5, atol=1e-9)
+    def end(run: Run) -> None:
+        stop = StopWith()
+        with pytest.raises(Stop):
+            run(resume=True, stop=stop)
+        _, arrays = read_checkpoint(run.file)
+        left = sum(arrays[name] for name in arrays if name.endswith("/residual"))
+        assert np.abs(left).max() > 0
+        np.testing.assert_allclose(stop.residual, left / run.comm.size, rtol=1e-5, atol=1e-9)
+
+    averaging = Averaging("ring", compress="top-k=0.2")
+    on_other_ranks(comm, lambda run: run.stopped(4, every_steps=3), end, algorithm=averaging)
 
 
 def check_another_number_of_ranks_takes_over_buffers_or_is_refused(comm: MPI.Intracomm) -> None:
