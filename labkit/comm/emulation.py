@@ -204,8 +204,11 @@ class EmulatedComm(CommWrapper):
 class EmulatedRequest(MPI.Request):
     """A message or collective on emulated links: it completes at `due` (seconds, on rank 0's clock).
 
-    While that time is not known, it is infinite.
+    While that time is not known, it is infinite. A collective takes `seconds` from when all ranks have
+    called it.
     """
+
+    seconds = 0.0
 
     def __new__(cls, request: MPI.Request, ports: Ports, *envelope: Any) -> EmulatedRequest:
         """Take over the request of the message itself, which is sent without delay."""
@@ -268,8 +271,8 @@ class Ports:
         # Source, tag and due time of messages that are not matched to a receive yet.
         self._due: list[tuple[int, int, float]] = []
         # Of each collective that has begun: an Iallreduce of the latest time at which a rank called it, or
-        # could begin because its ports were free; that time; and how long the collective takes from then.
-        self._collectives: list[tuple[EmulatedRequest, MPI.Request, np.ndarray, float]] = []
+        # could begin because its ports were free; and that time.
+        self._collectives: list[tuple[EmulatedRequest, MPI.Request, np.ndarray]] = []
 
     def send(self, request: MPI.Request, size: float, dest: int, tag: int) -> MPI.Request:
         """Start to send a message of `size` bytes; return the request that completes when it is sent."""
@@ -292,11 +295,10 @@ class Ports:
     def collective(self, request: MPI.Request, seconds: float) -> MPI.Request:
         """Return the request that completes `seconds` after all ranks have called this collective."""
         time = np.array([max(self.now(), self._sending_until, self._receiving_until)])
-        called, emulated = (
-            self.timestamps.Iallreduce(MPI.IN_PLACE, time, MPI.MAX),
-            EmulatedRequest(request, self),
-        )
-        self._collectives.append((emulated, called, time, seconds))
+        called = self.timestamps.Iallreduce(MPI.IN_PLACE, time, MPI.MAX)
+        emulated = EmulatedRequest(request, self)
+        emulated.seconds = seconds
+        self._collectives.append((emulated, called, time))
         return emulated
 
     def now(self) -> float:
@@ -315,8 +317,8 @@ class Ports:
     def update(self) -> None:
         """Set the due times of messages that have arrived, and of collectives that all ranks have called."""
         while self._collectives and self._collectives[0][1].Test():
-            request, _, began, seconds = self._collectives.pop(0)
-            self._collective_until = request.due = max(began[0], self._collective_until) + seconds
+            request, _, began = self._collectives.pop(0)
+            self._collective_until = request.due = max(began[0], self._collective_until) + request.seconds
             self._sending_until = max(self._sending_until, request.due)
             self._receiving_until = max(self._receiving_until, request.due)
         self._receive_timestamps()
