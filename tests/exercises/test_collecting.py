@@ -194,8 +194,7 @@ def ring_reduce_scatter(comm, array):
 def neighbours(comm):
     return (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
 
-{catalogue.find("ring_allgather").text.replace("(comm.rank + 1) % p", "neighbours(comm)[1]")}
-_ = neighbours
+{catalogue.find("ring_allgather").text.replace("dest=(rank + 1) % p", "dest=neighbours(comm)[1]")}
 """,
     # Lambdas, and imports of its own.
     "views": """
@@ -272,7 +271,8 @@ def test_unusual_answers_are_carried_over(folder: Path, labkits: list[float]) ->
     assert {name: why[name] for name in UNUSUAL} == dict.fromkeys(UNUSUAL, "")
     program = collected(folder, "unusual", UNUSUAL)
     assert "not_needed" not in program.read_text() and "check(" not in program.read_text()
-    assert program.read_text().count("def neighbours(") == 1
+    for once in "def neighbours(", "dest=neighbours(", "other = prod":
+        assert program.read_text().count(once) == 1
     averages = "mpi", "root", "ring", "my-allreduce", "overlapped"
     jobs = [[str(program), "--average", name, "--epochs", str(EPOCHS)] for name in averages]
     done = run(3, "-c", JOB, json.dumps(jobs))
