@@ -116,10 +116,11 @@ class Job:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError, subprocess.TimeoutExpired):
-            if self.is_running:
-                self._request(None)
-                self.process.wait(END_S)  # MPI_Finalize may wait for messages that nobody receives
+        end_at = time.monotonic() + END_S  # MPI_Finalize may wait for messages that nobody receives
+        with suppress(OSError):
+            self._request(None)
+            while self.is_running and time.monotonic() < end_at:
+                time.sleep(LEAST_POLL_S)  # the check waits for it
         end(self.process)
         self.process.stdout.close()  # type: ignore[union-attr]
         os.close(self.directory)
