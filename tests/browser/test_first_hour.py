@@ -77,7 +77,7 @@ def test_a_students_function_is_checked_and_used_from_then_on(first: Notebook) -
     right = catalogue.find("my_items").text
     first.write("my-items-yours", f"%%px\n{right.replace('range(rank,', 'range(0,')}")
     first.run("my-items-yours")
-    assert "✗ not correct yet my_items: with 5 items, " in first.run("my-items-check")
+    assert "✗ not correct yet my_items: with n = 5, " in first.run("my-items-check")
     verdict = first.output("my-items-check").last
     buttons = verdict.locator("summary:visible")
     assert buttons.all_inner_texts() == ["Hint 1 of 2"]
