@@ -7,10 +7,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +29,7 @@ from mpiwatch.launch import Options, refuse_world_of_one
 from mpiwatch.program import begin_watching
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.figure import Figure
 
     from labkit.train.steps import Epoch, Step
@@ -144,7 +147,7 @@ def command(preset: str | None, resume: Path | None, out: Path | None, **options
 
 
 def draw(out: Path, rows: list[Epoch], steps: list[Step], run: dict[str, Any]) -> None:
-    """Draw the losses, and the last steps of the timeline."""
+    """Draw the losses, the last steps of the timeline and, of a preset, what its report draws."""
     from labkit.plots import losses, timeline
 
     local = [[row.local_loss for row in rows if row.rank == rank] for rank in range(run["ranks"])]
@@ -152,6 +155,57 @@ def draw(out: Path, rows: list[Epoch], steps: list[Step], run: dict[str, Any]) -
     slowed = [*([run["links"]] if "links" in run else []), *run["settings"]["bottleneck"]]
     first = max(1, steps[-1].number - STEPS_DRAWN + 1)
     _write(out / "timeline.png", timeline(steps, ", ".join(slowed), first))
+    if "preset" in run:
+        report = PRESETS[run["preset"]].report
+        figure = _by_epoch if report == "E" else _by_iteration
+        _write(out / f"report-{report.lower()}.png", figure(_runs_of_report(out, run["preset"])))
+
+
+def _runs_of_report(out: Path, preset: str) -> dict[Path, dict[str, Any]]:
+    """Return run.json of this run and of the report's other runs that lie beside it, by folder."""
+    report, against, found = PRESETS[preset].report, PRESETS[preset].against, {}
+    for name in [name for name in PRESETS if PRESETS[name].report == report or name == against]:
+        folder = out if name == preset else out.parent / name
+        with suppress(OSError, ValueError, KeyError):
+            run = json.loads((folder / "run.json").read_text())
+            if run["preset"] == name and (folder / "iterations.csv").exists():
+                found[folder] = run
+    return found
+
+
+def _by_iteration(runs: dict[Path, dict[str, Any]]) -> Figure:
+    """Return loss, time per iteration and its parts of all set-ups, as report C draws them."""
+    from labkit.plots import set_ups
+    from labkit.train.run_record import fractions, load_iterations
+
+    tables = {run["preset"]: load_iterations(folder / "iterations.csv") for folder, run in runs.items()}
+    return set_ups(
+        {name: table["loss"].mean(axis=0) for name, table in tables.items()},
+        {name: table["time_s"].mean(axis=0) for name, table in tables.items()},
+        {
+            name: {part: float(of_ranks.mean()) for part, of_ranks in fractions(table).items()}
+            for name, table in tables.items()
+        },
+    )
+
+
+def _by_epoch(runs: dict[Path, dict[str, Any]]) -> Figure:
+    """Return accuracy and loss by epoch and process, and the drift of runs that average after stepping."""
+    import numpy as np
+
+    from labkit.plots import processes
+
+    def curves(of: str) -> dict[str, np.ndarray]:
+        return {
+            run["preset"] + ", after stepping" * run["settings"]["average_after_step"]: np.array(
+                [[row[of] for row in run["epochs"] if row["rank"] == rank] for rank in range(run["ranks"])],
+                float,
+            )
+            for run in runs.values()
+        }
+
+    drift = {name: values[:1] for name, values in curves("drift").items() if np.isfinite(values).all()}
+    return processes(curves("local_accuracy"), curves("local_loss"), drift)
 
 
 def _write(path: Path, figure: Figure) -> None:

@@ -1,4 +1,4 @@
-"""Figures of training runs: losses by step and by epoch, a timeline."""
+"""Figures of training runs: losses and accuracies by step and by epoch, times per iteration, a timeline."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from labkit.plots.style import (
+    COLOURS,
     INK,
     MARKERS,
     Curve,
@@ -20,6 +22,7 @@ from labkit.plots.style import (
     one_panel,
     panels,
     plain_numbers,
+    text_colour,
 )
 
 if TYPE_CHECKING:
@@ -51,10 +54,7 @@ def losses_by_step(panels: Mapping[str, Mapping[str, Curve]], x_label: str = "St
     figure = Figure(figsize=(max(6.0, 3.2 * len(panels) + 0.6), 3.7), layout="constrained")
     sides = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (title, runs) in zip(sides, panels.items(), strict=True):
-        for k, (name, values) in enumerate(runs.items()):
-            marks = k, max(1, len(values) // 6)  # apart from those of other curves
-            axes.plot(np.arange(1, len(values) + 1), values, label=name, markevery=marks, **curve_style(k))
-        axes.grid(alpha=0.3)
+        _curves(axes, runs)
         axes.set_yscale("log")
         axes.set_xlabel(x_label)
         if len(panels) > 1:
@@ -66,6 +66,68 @@ def losses_by_step(panels: Mapping[str, Mapping[str, Curve]], x_label: str = "St
         plain_numbers(axes.yaxis)
     sides[0].set_ylabel("Loss (mean over samples)")
     legend_above(figure, sides)
+    return figure
+
+
+def _curves(axes: Axes, curves: Mapping[str, Curve]) -> None:
+    """Draw curves over their numbers of values, counted from 1, with marks that are apart."""
+    for k, (name, values) in enumerate(curves.items()):
+        marks = k, max(1, len(values) // 6)
+        axes.plot(np.arange(1, len(values) + 1), values, label=name, markevery=marks, **curve_style(k))
+    axes.grid(alpha=0.3)
+
+
+def set_ups(
+    loss: Mapping[str, Curve], seconds: Mapping[str, Curve], fractions: Mapping[str, Mapping[str, float]]
+) -> Figure:
+    """Return the runs of several set-ups by iteration: their loss, their time per iteration, and its parts.
+
+    `loss` and `seconds` have a curve, one value for each iteration, under the name of each run; `fractions`
+    has the fraction of the time that each part takes; they add up to 1.
+    """
+    figure, (left, middle, right) = panels((12, 4), columns=3)
+    for axes, curves in (left, loss), (middle, seconds):
+        _curves(axes, curves)
+        axes.set_xlabel("Iteration")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    left.set_ylabel("Loss (mean of the ranks)")
+    middle.set_ylabel("Time per iteration (s)")
+    middle.set_ylim(bottom=0)
+    left.legend()
+    ends = np.zeros(len(fractions))  # of the bars drawn so far
+    for k, part in enumerate(next(iter(fractions.values()))):
+        values = 100 * np.array([run[part] for run in fractions.values()])
+        bars = right.barh(
+            list(fractions), values, left=ends, label=part, color=COLOURS[k], edgecolor=INK, height=0.6
+        )
+        numbers = [f"{value:.0f}" if value >= 6 else "" for value in values]
+        right.bar_label(bars, numbers, label_type="center", color=text_colour(COLOURS[k]))
+        ends += values
+    right.set(xlabel="Share of the time per iteration (%)", xlim=(0, 100))
+    right.invert_yaxis()
+    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=9)
+    return figure
+
+
+def processes(
+    accuracy: Mapping[str, np.ndarray], loss: Mapping[str, np.ndarray], drift: Mapping[str, np.ndarray]
+) -> Figure:
+    """Return training accuracy and loss by epoch: thick for the mean of a run's ranks, thin for each rank.
+
+    Shapes: accuracy (as fractions) and loss (ranks, epochs), under the name of each run. A third panel shows
+    how far the ranks' weights are apart in the runs that have a `drift` (1, epochs), as fractions.
+    """
+    shown = [("Training accuracy (%)", accuracy, 100), ("Training loss", loss, 1)]
+    shown += [("Distance between the ranks' weights (%)", drift, 100)] if drift else []
+    figure, sides = panels((4.5 * len(shown), 4), columns=len(shown))
+    for axes, (label, runs, factor) in zip(sides, shown, strict=True):
+        axes.set(xlabel="Epoch", ylabel=label)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        for k, by_rank in enumerate(runs.values()):
+            epochs = np.arange(1, by_rank.shape[1] + 1)
+            axes.plot(epochs, factor * by_rank.T, color=COLOURS[k % len(COLOURS)], linewidth=0.7, alpha=0.6)
+        _curves(axes, {name: factor * by_rank.mean(axis=0) for name, by_rank in runs.items()})
+        axes.legend()
     return figure
 
 

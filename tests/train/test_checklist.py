@@ -75,13 +75,14 @@ def test_records_hold_all_items(folders: dict[str, Path]) -> None:
     assert answer.exit_code == 0 and f"{len(ITEMS)} of {len(ITEMS)} items" in answer.output
 
 
-def test_presets_print_what_their_reports_do(folders: dict[str, Path]) -> None:
+def test_presets_print_and_draw_what_their_reports_do(folders: dict[str, Path]) -> None:
     found = {
         name: json.loads((folders[name] / "run.json").read_text()) for name in PRESETS if name not in LONG
     }
     for name, run in found.items():
         generated = PRESETS[name].data == "report-a"
         assert run["preset"] == name and run["settings"]["data"] == ("report-a" if generated else "digits")
+        assert (folders[name] / f"report-{name[7]}.png").read_bytes().startswith(b"\x89PNG")
         assert all(len(row["measured"]) == 4 for row in run["comparison"])
         assert any(row["printed"] for row in run["comparison"]) == generated
     c = rows_of(found["report-c-2b"])
