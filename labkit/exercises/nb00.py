@@ -281,8 +281,10 @@ def _report_cases() -> Iterator[Case]:
     for label, states in {
         "4 ranks, one has returned from the cell": (joined, joined, joined, left),
         "4 ranks, two are missing": (
-            *((Activity.RAISED, short), joined),
-            *((Activity.WAITING_FOR_MESSAGE, short), joined),
+            (Activity.RAISED, short),
+            joined,
+            (Activity.WAITING_FOR_MESSAGE, short),
+            joined,
         ),
         "3 ranks, one waits in an earlier collective": (joined, earlier, joined),
         "4 ranks, one waits on another communicator": (left, joined, elsewhere, joined),

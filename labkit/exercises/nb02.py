@@ -424,8 +424,12 @@ def global_statistics(comm, x):
 
 def _statistics_cases() -> Iterator[Case]:
     for samples, offset, dtype in (
-        *(((2,), 0, "float64"), ((1, 3), 0, "float64"), ((2, 2), 0, "float32"), ((3, 1, 2), 0, "float32")),
-        *(((2, 0, 3, 1), 0, "float64"), ((4, 1, 2, 3), 300, "float32")),
+        ((2,), 0, "float64"),
+        ((1, 3), 0, "float64"),
+        ((2, 2), 0, "float32"),
+        ((3, 1, 2), 0, "float32"),
+        ((2, 0, 3, 1), 0, "float64"),
+        ((4, 1, 2, 3), 300, "float32"),
     ):
         x = normal(len(samples), *((n, 3, 2, 4) for n in samples))
         label = f"{' + '.join(map(str, samples))} samples, {dtype}"

@@ -132,7 +132,11 @@ BLOCK_SHUFFLED_SHARD = Exercise(
     minutes=15,
     cases=calls_by_rank(
         block_shuffled_shard,
-        *((4, 2, 1, 3, 1), (12, 3, 2, 3, 1), (10, 4, 3, 4, 2), (23, 5, 4, 0, 3), (6, 4, 4, 7, 1)),
+        (4, 2, 1, 3, 1),
+        (12, 3, 2, 3, 1),
+        (10, 4, 3, 4, 2),
+        (23, 5, 4, 0, 3),
+        (6, 4, 4, 7, 1),
     ),
     mistakes={
         "the last block is shorter than the others: these indices go beyond n - 1": {

@@ -25,8 +25,13 @@ def gradient_and_weight(rank: int, p: int, n: int) -> tuple[np.ndarray, float]:
 
 AVERAGES = on_ranks(
     (
-        *((1, 3, "float64"), (2, 1, "float64"), (2, 3, "float32"), (3, 5, "float32")),
-        *((3, 4, "float64"), (4, 1, "float32"), (4, 1001, "float64")),
+        (1, 3, "float64"),
+        (2, 1, "float64"),
+        (2, 3, "float32"),
+        (3, 5, "float32"),
+        (3, 4, "float64"),
+        (4, 1, "float32"),
+        (4, 1001, "float64"),
     ),
     gradient_and_weight,
 )
@@ -415,8 +420,11 @@ def average_by_gather(comm, gradients, drop):
 
 def rows_cases() -> Iterator[Case]:
     for p, k, n, drop, dtype in (
-        *((1, 3, 2, 1, "float64"), (2, 1, 3, 0, "float64"), (3, 1, 4, 1, "float64")),
-        *((4, 2, 5, 2, "float32"), (3, 4, 1000, 2, "float32")),
+        (1, 3, 2, 1, "float64"),
+        (2, 1, 3, 0, "float64"),
+        (3, 1, 4, 1, "float64"),
+        (4, 2, 5, 2, "float32"),
+        (3, 4, 1000, 2, "float32"),
     ):
         (rows,) = normal([p, k, n], (p, k, n))
         rows[0, 0] *= 100

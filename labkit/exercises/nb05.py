@@ -32,8 +32,13 @@ WITH_CHUNK = f"import numpy as np\n\n\n{inspect.getsource(chunk)}"
 
 
 SIZES = (
-    *((1, 3, "float64"), (2, 4, "float64"), (2, 1, "float32"), (3, 7, "float32")),
-    *((4, 3, "float64"), (4, 8, "float32"), (4, 1001, "float64")),
+    (1, 3, "float64"),
+    (2, 4, "float64"),
+    (2, 1, "float32"),
+    (3, 7, "float32"),
+    (4, 3, "float64"),
+    (4, 8, "float32"),
+    (4, 1001, "float64"),
 )
 
 
@@ -439,9 +444,15 @@ def two_level_sum(comm, array, host):
 
 def host_cases() -> Iterator[Case]:
     for hosts, n, dtype in (
-        *(((0, 0), 2, "float64"), ((0, 1), 3, "float32"), ((0, 0, 1, 1), 8, "float64")),
-        *(((0, 1, 0, 1), 9, "float32"), ((2, 2, 7, 7), 1001, "float64"), ((0, 1, 2), 5, "float64")),
-        *(((0, 0, 0), 1, "float32"), ((0, 0, 1, 1), 1, "float32"), ((0,), 3, "float64")),
+        ((0, 0), 2, "float64"),
+        ((0, 1), 3, "float32"),
+        ((0, 0, 1, 1), 8, "float64"),
+        ((0, 1, 0, 1), 9, "float32"),
+        ((2, 2, 7, 7), 1001, "float64"),
+        ((0, 1, 2), 5, "float64"),
+        ((0, 0, 0), 1, "float32"),
+        ((0, 0, 1, 1), 1, "float32"),
+        ((0,), 3, "float64"),
     ):
         arguments = (((np.arange(n) % 5 + 10.0**rank).astype(dtype), host) for rank, host in enumerate(hosts))
         where = f"hosts {' '.join(map(str, hosts))}, {counted(n, 'value')}, {dtype}"

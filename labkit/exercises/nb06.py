@@ -330,8 +330,15 @@ def slow_links(seconds):
 
 def link_cases() -> Iterator[Case]:
     for p, slow, factor in (
-        *((3, (1,), 5), (3, (), 5), (2, (1,), 5), (4, (0,), 5), (5, (1, 4), 5), (8, (7,), 5), (5, (), 5)),
-        *((4, (2,), 1.8), (4, (2,), 2.2)),
+        (3, (1,), 5),
+        (3, (), 5),
+        (2, (1,), 5),
+        (4, (0,), 5),
+        (5, (1, 4), 5),
+        (8, (7,), 5),
+        (5, (), 5),
+        (4, (2,), 1.8),
+        (4, (2,), 2.2),
     ):
         links = np.where(np.isin(np.arange(p), slow), 0.01 * factor, 0.01)
         noise = 1 + 0.05 * np.random.default_rng(p).random((p, p))

@@ -169,8 +169,18 @@ BUCKET_PLAN = Exercise(
     minutes=15,
     cases=calls(
         bucket_plan,
-        *((1, 4, 4), (11, 16, 8), (17, 16, 8), (3, 16, 8), (12, 8, 8), (5, 16, 8), (0, 8, 8)),
-        *((20, 8, 16), (50, 15, 7), (5, 3, 1), (100, 132, 40), (286794, 98304, 16384)),
+        (1, 4, 4),
+        (11, 16, 8),
+        (17, 16, 8),
+        (3, 16, 8),
+        (12, 8, 8),
+        (5, 16, 8),
+        (0, 8, 8),
+        (20, 8, 16),
+        (50, 15, 7),
+        (5, 3, 1),
+        (100, 132, 40),
+        (286794, 98304, 16384),
     ),
     expected=plan_of_buckets,
     mistakes={
@@ -401,8 +411,12 @@ SHARDED_STEP = Exercise(
     minutes=25,
     cases=on_ranks(
         (
-            *((1, 3, "float32"), (2, 4, "float32"), (2, 5, "float64"), (3, 8, "float32")),
-            *((4, 3, "float32"), (4, 26, "float32")),
+            (1, 3, "float32"),
+            (2, 4, "float32"),
+            (2, 5, "float64"),
+            (3, 8, "float32"),
+            (4, 3, "float32"),
+            (4, 26, "float32"),
         ),
         lambda rank, p, n: (
             *(*normal(n, n), *normal([n, rank], n), np.array_split(normal(n + 1, n)[0], p)[rank]),

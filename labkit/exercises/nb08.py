@@ -178,8 +178,12 @@ def average_buffers(comm, buffers, samples):
 
 def buffers_cases() -> Iterator[Case]:
     for samples, dtype in (
-        *(((5,), "float32"), ((2, 2), "float64"), ((1, 3), "float64"), ((3, 1, 2), "float32")),
-        *(((4, 0, 1, 3), "float64"), ((25, 25, 25, 24), "float32")),
+        ((5,), "float32"),
+        ((2, 2), "float64"),
+        ((1, 3), "float64"),
+        ((3, 1, 2), "float32"),
+        ((4, 0, 1, 3), "float64"),
+        ((25, 25, 25, 24), "float32"),
     ):
         rows = (3 + 2 * normal(len(samples), (len(samples), 50))[0]).astype(dtype)
         yield Case(
@@ -257,8 +261,11 @@ def accumulate(comm, micro_batches, total):
 
 def micro_batch_cases() -> Iterator[Case]:
     for of_ranks, dtype in (
-        *((((4,),), "float64"), (((4, 4), (4, 4)), "float32"), (((4, 4, 2),), "float64")),
-        *((((4, 1), (4, 4)), "float64"), (((4, 2), (3,), (4, 4, 1)), "float32")),
+        (((4,),), "float64"),
+        (((4, 4), (4, 4)), "float32"),
+        (((4, 4, 2),), "float64"),
+        (((4, 1), (4, 4)), "float64"),
+        (((4, 2), (3,), (4, 4, 1)), "float32"),
         (((4, 4), (4, 4), (4, 3), ()), "float64"),
     ):
         arguments = []
@@ -356,7 +363,8 @@ WARM_UP_COSINE = Exercise(
         warm_up_cosine,
         *((step, 0.4, 0, 10) for step in (0, 5, 9)),
         *((step, 0.4, 4, 12) for step in (0, 1, 3, 4, 8, 11)),
-        *((0, 0.4, 1, 10), (99, 0.4, 20, 100)),
+        (0, 0.4, 1, 10),
+        (99, 0.4, 20, 100),
     ),
     mistakes={
         "the first step of the warm-up has the rate 0 and changes nothing: it is peak / warm_up": {

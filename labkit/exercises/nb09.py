@@ -256,7 +256,10 @@ def spread(comm, wire, limit):
 def wires() -> Iterator[Case]:
     # On three and four ranks, rank 0 is neither the first nor the last whose part stops changing.
     for p, n, first, heated, limit in (
-        *((1, 6, 0, 2, 5.0), (2, 7, 0, 2, 5.0), (3, 12, 4, 3, 2.0), (4, 26, 5, 5, 0.5)),
+        (1, 6, 0, 2, 5.0),
+        (2, 7, 0, 2, 5.0),
+        (3, 12, 4, 3, 2.0),
+        (4, 26, 5, 5, 0.5),
     ):
         wire = np.zeros(n)
         wire[first : first + heated] = 100.0

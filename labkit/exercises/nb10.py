@@ -168,7 +168,11 @@ def confidence_interval(a, b, level, rng):
 
 def measured_times() -> Iterator[Case]:
     for n, m, faster, level in (
-        *((5, 5, 0.9, 0.95), (20, 20, 1.0, 0.95), (9, 14, 0.8, 0.9), (1, 1, 0.92, 0.95), (30, 12, 1.1, 0.5)),
+        (5, 5, 0.9, 0.95),
+        (20, 20, 1.0, 0.95),
+        (9, 14, 0.8, 0.9),
+        (1, 1, 0.92, 0.95),
+        (30, 12, 1.1, 0.5),
     ):
         rng = np.random.default_rng([n, m])
         a, b = 1 + rng.exponential(0.2, n), faster * (1 + rng.exponential(0.3, m))
