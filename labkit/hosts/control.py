@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.hosts import links
-from labkit.hosts.namespaces import FOLDER, PREFIX, TOKEN
+from labkit.hosts.namespaces import FOLDER, TOKEN
 from labkit.hosts.state import Host, HostsError, State, folder, load, sweep
 from mpiwatch.processes import start_time
 
@@ -95,7 +95,6 @@ def write_agent() -> None:
     command = shlex.join([sys.executable, "-I", "-S", str(program), str(folder())])
     agent.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     agent.chmod(0o700)
-    (folder() / PREFIX).symlink_to(os.path.realpath(sys.prefix))
 
 
 def start_holder(token: str, owner: int, bandwidths: list[int]) -> None:

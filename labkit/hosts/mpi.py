@@ -8,13 +8,14 @@ replaces `mpiexec`. It ends with the process that started it.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from labkit.hosts import links
 from labkit.hosts.control import running
-from labkit.hosts.namespaces import FOLDER, TOKEN, enter
+from labkit.hosts.namespaces import FOLDER, PREFIX, TOKEN, enter
 from labkit.hosts.state import HostsError, folder
 from mpiwatch import launch
 from mpiwatch.processes import die_with_parent, end_signal, is_mpich
@@ -70,6 +71,15 @@ def command(
     return [mpiexec, *options, "-n", str(sum(slots.values())), *program], settings
 
 
+def link_prefix(mpiexec: str) -> None:
+    """Make the link by which the agent names this Open MPI, if its path needs quotes in a shell."""
+    prefix = os.path.dirname(os.path.dirname(os.path.realpath(mpiexec)))
+    if shlex.quote(prefix) != prefix:
+        new = folder() / f"{PREFIX}.{os.getpid()}"
+        new.symlink_to(prefix)
+        new.replace(folder() / PREFIX)
+
+
 def execute(program: list[str], ranks: int | None = None) -> NoReturn:
     """Become the mpiexec that runs a program on the hosts, one rank on each of the first `ranks`.
 
@@ -77,6 +87,8 @@ def execute(program: list[str], ranks: int | None = None) -> NoReturn:
     """
     state = running(ranks or 1)
     mpiexec, parent = launch.mpiexec(), os.getppid()
+    if not is_mpich(mpiexec):
+        link_prefix(mpiexec)
     slots = {host.name: 1 for host in state.hosts[:ranks]}
     where = {"address": links.SWITCH_ADDRESS, "card": links.SWITCH, "agent": str(folder() / "agent")}
     line, settings = command(mpiexec, slots, program, **where)

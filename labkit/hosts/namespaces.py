@@ -6,8 +6,8 @@ Run as a file, it replaces ssh, with which MPI starts programs on other machines
 
 runs COMMAND, words that a shell reads, on the host of that name. FOLDER describes the hosts.
 
-Open MPI writes its own path into COMMAND without quotes. Where it needs them, COMMAND gets the path of a link
-instead: PREFIX in FOLDER.
+Open MPI writes its own path into COMMAND without quotes. Where it needs them, `labkit.hosts.mpi` makes a link
+to it, PREFIX in FOLDER, and COMMAND gets the link's path instead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import shlex
 import sys
 
 # From <linux/sched.h>, <sys/mount.h> and <sys/prctl.h>.
@@ -73,8 +72,8 @@ def main(folder: str, *arguments: str) -> None:
     if name not in hosts:
         sys.exit(f"there is no host {name}; the hosts are {', '.join(hosts)}")
     line, link = " ".join(command), os.path.join(folder, PREFIX)
-    if shlex.quote(prefix := os.readlink(link)) != prefix:
-        line = line.replace(prefix, link)
+    if os.path.islink(link):
+        line = line.replace(os.readlink(link), link)
     enter(hosts[name])
     os.execv("/bin/sh", ["sh", "-c", line])
 
