@@ -13,10 +13,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
+from _thread import get_ident
 from collections.abc import Callable
 from time import sleep
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakMethod
 from zlib import crc32
 
@@ -41,7 +42,7 @@ from mpiwatch.recorder import (
     fit,
     write_members,
 )
-from mpiwatch.report import OF_ARRAYS, OF_OBJECTS, UNKNOWN, Mismatch
+from mpiwatch.report import OF_ARRAYS, OF_OBJECTS, UNKNOWN, Mismatch, Reason
 from mpiwatch.snapshot import file_label, mismatch
 from mpiwatch.waiting import DEADLINE_S, Waiting, Watch, wait_until
 from mpiwatch.wrapper import (
@@ -101,6 +102,7 @@ class Channel:
         self.history = recorder.slot_offset(watch.rank) + Slot.history.offset
         self.notes: dict[Key, tuple[CodeType, int, bytes]] = {}
         self.number = recorder.head.first_number
+        self.caller = get_ident()  # the thread that called the last collective
         self.has_begun: Callable[[str, int], object] | None = None  # strict mode's: operation and root
         # Duplicates for the lab's own messages, each with the function to call when it has been renewed.
         self.companions: list[tuple[MPI.Intracomm, WeakMethod[Callable[[], object]]]] = []
@@ -144,10 +146,7 @@ class Channel:
             if not self.is_on_one_machine:
                 watch.check_epoch()
             elif (found := self.mismatch(word)) is not None:
-                watch.post_place(frame)
-                watch.slot.waiting_in = WaitingIn.COLLECTIVE
-                watch.publish(ReportRequest(found, deadline_s, self.members, watch.rank))
-                watch.raise_report()
+                self._report(found, deadline_s)
         if self.has_begun is not None:
             self.has_begun(operation, root)
 
@@ -178,6 +177,8 @@ class Channel:
     ) -> int:
         """Write a call to this rank's slot and row; return its word."""
         watch = self.watch
+        if (caller := get_ident()) != self.caller:
+            self._change_caller(caller)
         # A loop makes the same call from the same line again and again, so its note is built once.
         key = (operation, root, count, dtype, reduction, frame.f_lasti, id(frame.f_code))
         _, digest, note = self.notes.get(key) or self._new_note(key, frame)
@@ -201,6 +202,25 @@ class Channel:
             self.notes.clear()
         self.notes[key] = made = code, digest, bytes(call)[8:]  # without its number
         return made
+
+    def _change_caller(self, caller: int) -> None:
+        """Note that another thread calls a collective; report it if the last one is still inside of one.
+
+        MPI matches the collectives of a communicator by their order. It has none if two threads call them.
+        """
+        self.watch.check_process()
+        last, self.caller = sys._current_frames().get(self.caller), caller
+        while last is not None and last.f_globals.get("__name__", "").startswith(tuple(mpiwatch.libraries)):
+            comm = last.f_locals.get("self")
+            if last.f_globals["__name__"] == __name__ and getattr(comm, "_channel", None) is self:
+                self._report(Reason.THREADS, 0.0)
+            last = last.f_back
+
+    def _report(self, why: Reason | Mismatch, deadline_s: float) -> NoReturn:
+        self.watch.post_place(_getframe())
+        self.watch.slot.waiting_in = WaitingIn.COLLECTIVE
+        self.watch.publish(ReportRequest(why, deadline_s, self.members, self.watch.rank))
+        self.watch.raise_report()
 
     def all_joined(self, word: int) -> bool:
         """Tell whether all ranks have made the call of this word, or later ones; false if calls differ."""

@@ -127,6 +127,7 @@ class Reason(Enum):
     RANK_DIED = auto()  # a rank of a program died, and MPI ends the others; it is the `reporter`
     STOPPED = auto()  # the user stopped the cell
     INTERRUPTED = auto()  # the reporting rank was interrupted while it was waiting
+    THREADS = auto()  # two threads of the reporter were in collectives on one communicator at once
 
 
 class Mismatch(Enum):
@@ -470,6 +471,8 @@ def title(report: Report) -> str:
         found = "What the ranks were doing when they were stopped:"
     elif report.reason is Reason.INTERRUPTED:
         found = f"rank {report.reporter} was interrupted while it was waiting."
+    elif report.reason is Reason.THREADS:
+        found = f"Two threads of rank {report.reporter} called collectives on one communicator at once."
     elif report.reason is Reason.RANK_DIED:
         dead = next(rank for rank in report.ranks if rank.rank == report.reporter)
         host = f" (host {dead.host})" if dead.host else ""
@@ -674,6 +677,8 @@ def advice(report: Report, in_program: bool = False) -> list[str]:
     """Return what to do next; for a program, which ends, this is less."""
     if report.reason is Reason.STOPPED:
         return []
+    if report.reason is Reason.THREADS:
+        return ["MPI matches them by their order. Give each thread its own communicator: `comm.Dup()`."]
     if any(rank.mpi_call for rank in report.ranks) and not in_program:
         return _advice_on_calls(report)
     lines = []

@@ -90,6 +90,8 @@ class StrictComm(WatchedComm):
     def _check(self, peer: int, tag: int, receives: bool) -> None:
         if self == MPI.COMM_NULL:
             raise MPI.Exception(MPI.ERR_COMM)
+        if self.watch is not None:
+            self.watch.check_process()
         if not (0 <= peer < self.size or peer == MPI.PROC_NULL or (receives and peer == MPI.ANY_SOURCE)):
             raise MPI.Exception(MPI.ERR_RANK)
         largest_tag = int(MPI.COMM_SELF.Get_attr(MPI.TAG_UB) or 32767)

@@ -144,6 +144,16 @@ class Interrupted(KeyboardInterrupt):
         return [f"KeyboardInterrupt: {self}"]
 
 
+class ForkedError(RuntimeError):
+    """A forked child of a rank has called MPI, which belongs to its parent."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(
+            f"a forked child of rank {rank} called MPI, which only the process that initialised it may use: "
+            "call MPI before the fork, or start the child with `subprocess` or multiprocessing's `spawn`."
+        )
+
+
 # What a rank waits for
 
 
@@ -164,6 +174,7 @@ class Waiting:
         """Announce the wait, let MPI make progress, and rest. Raise HangError if the wait cannot end."""
         watch = self.watch
         if not self.since_s:
+            watch.check_process()
             thread = threading.get_ident()
             self.since_s = now
             watch.waiting[thread] = self
@@ -275,7 +286,18 @@ class Watch:
         if recorder.size <= cores():  # ranks that share a core give it to each other at once
             _polls, _pause = _POLLS_ON_OWN_CORE, _do_nothing
         atexit.register(self.end_program)
+        os.register_at_fork(after_in_child=self._forget_callers)
         self.join_epoch()
+
+    def _forget_callers(self) -> None:
+        """Let the next collective on each communicator call `check_process`."""
+        for channel in self.channels:
+            channel.caller = 0
+
+    def check_process(self) -> None:
+        """Raise ForkedError in a forked child, which has this rank's memory but no MPI of its own."""
+        if os.getpid() != self.slot.pid:
+            raise ForkedError(self.rank)
 
     def join_epoch(self) -> None:
         """Take part in the current epoch: earlier hangs are over."""

@@ -14,7 +14,8 @@ from mpiwatch.launch import mpiexec
 from mpiwatch.processes import is_mpich
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-STRICT = "-m", "mpiwatch", "--strict"
+WATCHED = "-m", "mpiwatch"
+STRICT = *WATCHED, "--strict"
 HEAD = """import os, sys, threading
 import numpy as np
 from mpi4py import MPI
@@ -148,6 +149,51 @@ def test_communicators_that_are_never_freed_are_counted_in_a_remark(run_text: Ru
     done = run_text("for _ in range(3):\n    other = comm.Dup()\nsys.exit(3)\n", *STRICT)
     assert "resource leak: ranks 0, 1: 3 communicators were never freed (program.py line 7" in done.stdout
     assert done.returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "call"),
+    [(STRICT, "comm.send(1, dest=1 - rank)"), (WATCHED, "comm.recv()"), (WATCHED, "comm.allreduce(1)")],
+)
+def test_a_forked_child_that_calls_mpi_gets_an_error(
+    run_text: Run, options: tuple[str, ...], call: str
+) -> None:
+    forks = (
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    try:\n"
+        f"        {call}\n"
+        "    except RuntimeError as error:\n"
+        "        print(error, flush=True)\n"
+        "    os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "print('sum', comm.allreduce(1), flush=True)\n"
+    )
+    done = run_text(forks, *options)
+    assert done.returncode == 0 and done.stdout.count("sum 2") == 2, done.stdout
+    for rank in range(2):
+        assert f"a forked child of rank {rank} called MPI, which only" in done.stdout
+
+
+@pytest.mark.parametrize("options", [WATCHED, STRICT])
+def test_two_threads_in_collectives_on_one_communicator_are_named(
+    run_text: Run, options: tuple[str, ...]
+) -> None:
+    both = (
+        "def add(value):\n"
+        "    for _ in range(2000):\n"
+        "        comm.allreduce(value)\n"
+        "threads = [threading.Thread(target=add, args=(value,)) for value in range(2)]\n"
+        "for each in threads:\n    each.start()\n"
+        "for each in threads:\n    each.join()\n"
+    )
+    done = run_text(both, *options)
+    assert done.returncode != 0, done.stdout  # MPICH's mpiexec may return a code of its own
+    assert "called collectives on one communicator at once." in done.stdout
+    assert "program.py line " in done.stdout and "`comm.Dup()`" in done.stdout
+    own = both.replace("comm.allreduce", "comms[value].allreduce")
+    done = run_text("comms = [comm.Dup(), comm.Dup()]\n" + own, *options)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.thorough
