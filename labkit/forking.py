@@ -78,7 +78,7 @@ def serve() -> list[str]:
     stand_ins: dict[int, socket.socket] = {}  # the connection to each, by the pid of its rank
     listening, left = [socket.socket(fileno=os.dup(0))], 0
     with open(os.devnull, "rb") as devnull:
-        os.dup2(devnull.fileno(), 0)  # what is closed below is the last copy of the listener
+        os.dup2(devnull.fileno(), 0)  # so `listening` holds the last copy of the listener
     while True:
         watched: list[Any] = [woken, *listening, *stand_ins.values()]
         ready, _, _ = select.select(watched, [], [])

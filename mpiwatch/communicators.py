@@ -318,7 +318,7 @@ DRAIN_S = 2.0  # for the messages of a failed cell to arrive, at the end of the 
 SETTLE_S = 1.0  # the same between two cells
 QUIET_ROUNDS = 3  # without a message, before it is likely that none is on its way
 
-# The row of a watched communicator, with the number of a companion; or the name of one that is not watched.
+# A watched communicator's row and the number of its companion; or the name of an unwatched communicator.
 Key = tuple[int, str]
 
 

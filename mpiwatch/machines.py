@@ -441,7 +441,7 @@ class Hub(Server):
         now, changes = monotonic(), Changes()
         for rank, slot in enumerate(self.recorder.slots):
             state = Slot.from_buffer_copy(slot)
-            if not is_in_mpi_call(state, now):  # its watchdog may only not have sampled it lately
+            if not is_in_mpi_call(state, now):  # or its watchdog has not sampled it lately
                 state.mpi_call_since_s = 0.0
             state.sampled_s = 0.0  # the other machines take what they get to be up to date
             content = bytes(state)[:STATE_BYTES]

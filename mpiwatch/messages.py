@@ -109,7 +109,7 @@ class UnderWay:
     def __init__(self) -> None:
         self.requests: list[tuple[Any, str]] = []
         self.left: dict[int, tuple[Any, str]] = {}
-        self.lost_sends = self.lost_receives = False  # permanent: one that is not tracked may be under way
+        self.lost_sends = self.lost_receives = False  # permanent: an untracked message may be under way
 
     def add(self, request: Any, made: tuple[Any, ...]) -> None:
         """Count a request as under way, until it has completed; `made`: the items of its Made."""
@@ -723,7 +723,7 @@ class WatchedMessages(ChannelComm):
     ) -> None:
         check_message(self, name, buf, dest)
         values = flat(buf)
-        if values is None:  # nothing here knows how to copy it
+        if values is None:  # `flat` cannot copy this buffer
             super().Sendrecv_replace(buf, dest, sendtag, source, tag, status)
             return
         datatype, copy = parse(buf).datatype, values.copy()

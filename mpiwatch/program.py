@@ -469,7 +469,7 @@ class Parent:
         }
         findings.unlink(missing_ok=True)
         path = Path(self.options.json)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")  # whoever sees the file sees all of it
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")  # so no reader sees half of the file
         try:
             part.write_text(json.dumps(content, indent=1) + "\n")
             part.replace(path)

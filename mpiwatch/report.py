@@ -284,7 +284,7 @@ WAITING = (Activity.WAITING_IN_COLLECTIVE, Activity.WAITING_FOR_MESSAGE)
 def groups(report: Report) -> list[tuple[RankState, list[int]]]:
     """Return what the ranks do, and which ranks do it: waiting ranks first, large groups first.
 
-    If there are too many groups, the first one is kept, and of the others the small ones: the odd ones out.
+    If there are too many groups, keep the first and the smallest others, whose ranks differ from most.
     """
     found = _shared({rank.rank: _shown(report, rank) for rank in report.ranks})
     found.sort(key=lambda group: (group[0].activity not in WAITING, -len(group[1])))

@@ -153,7 +153,7 @@ def record_cells(shell: Any, watch: Any) -> None:
                 print(left)
             watch.slot.balance = (
                 0 if strict is not None else messages.balance[0]
-            )  # it has findings of its own
+            )  # strict mode reports messages that are left as findings
             communicators.renewal_is_due = communicators.renewal_is_due or error is not None
             state = CellState.RETURNED if error is None else CellState.RAISED
             watch.end_cell(state, describe(error) if error else "")

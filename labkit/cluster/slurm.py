@@ -313,7 +313,7 @@ class Job:
         self.is_slurm = Path(cluster.profile_dir).name == "profile_slurm"
 
     def state(self) -> JobState:
-        """Return the job's last state in the cluster's file `job`; that of engines without a job is fine."""
+        """Return the job's last state in the cluster's file `job`; RUNNING for engines without one."""
         if not self.is_slurm:
             return JobState("", "RUNNING")
         try:
@@ -400,8 +400,8 @@ def watch(job: str, file: Path, exits: Path, seconds: float = float("inf")) -> J
     next_question, kill_at = 0.0, float("inf")
     while not last.is_over and time.monotonic() - began < seconds:
         now = time.monotonic()
-        # When a rank ends, end the others too, whatever the launcher does. It does not count if a rank has
-        # ended by SIGTERM: SLURM and launchers send it to end ranks.
+        # When a rank ends, end the others too, whatever the launcher does. A rank that SIGTERM has ended does
+        # not count: SLURM and launchers send SIGTERM to end ranks.
         is_first = not last.rank_ended and any(code != -signal.SIGTERM for _, code in exits_in(exits)[:1])
         if now >= next_question or is_first:
             state = ask(job)

@@ -243,7 +243,7 @@ def load(place: str) -> tuple[Times, str]:
 
 
 def save(place: str, times: Times, measured: str) -> None:
-    """Keep the costs of a place: on the disk, if its file can be written to."""
+    """Keep the costs of a place in this process, and in the file of costs if that can be written to."""
     _known[place] = times, measured
     with suppress(OSError):
         file_of_costs().parent.mkdir(parents=True, exist_ok=True)

@@ -150,7 +150,7 @@ def needed(exercise: Exercise, text: str, given: frozenset[str] = frozenset()) -
         own = statements(text)
     except (SyntaxError, ValueError, RecursionError):
         raise NotCarried("the kept answer is damaged; check yours again") from None
-    # Of the lab, the program has functions of its own.
+    # The program has its own versions of the lab's functions, so it needs no import of labkit for them.
     of_lab = [each for each in own if each.is_import and _modules(each.text) == {"labkit"}]
     own = [each for each in own if each not in of_lab or not each.binds <= given]
     bound = frozenset().union(*(each.binds for each in own))

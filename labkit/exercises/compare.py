@@ -65,7 +65,7 @@ def show(value: Any) -> str:
 
 
 def _is_of_kind(name: str, got: Any, expected: Any) -> str:
-    """Return that a value is of another kind than the expected one."""
+    """Return a finding for a value whose kind differs from that of the expected value."""
     return f"{name} is {kind(got)}, expected {kind(expected)}" + ". Is a `return` missing?" * (got is None)
 
 

@@ -104,7 +104,7 @@ class Exercise:
     finding that the check makes by itself: an error, a hang, a forbidden call, traffic, a difference. The
     check does not run such a mistake; `make exercises` does.
 
-    `look(case, outcomes)` yields findings on what equal results do not show, such as traffic; one is told.
+    `look(case, outcomes)` yields findings that results do not show, such as traffic; `check` prints one.
     It is called only if all results are right.
 
     `forbidden` holds methods of the communicator that would do the exercise by themselves. `may_change` holds

@@ -1,4 +1,4 @@
-"""The processes of a check are forked from one that has imported what they need: none waits for imports.
+"""Fork the processes of a check from a process that has imported what they need, to save their imports.
 
     python -m labkit.exercises.forked --serve
 

@@ -164,7 +164,7 @@ def end_faults(where, warned, events, code, code_of_script):
 
 def run_faults(script):
     """Yield what is wrong with the commands, found by running them with a stand-in for mpiexec."""
-    # So that the script cannot know them. The first is one that an interrupted `wait` could return, too.
+    # Random, so that the script cannot know the codes. An interrupted `wait` could also return the first.
     codes = random.choice([*range(129, 138), *range(139, 160)]), random.randrange(10, 100)
     for checkpoint, tasks, code in zip((False, True), ("4", "3"), codes, strict=True):
         with scratch_folder() as folder:

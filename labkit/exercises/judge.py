@@ -207,7 +207,7 @@ class Judge:
         """
         made: Results = [[] for _ in sentences]
         if self.job.is_running:
-            with suppress(OSError, Unreadable):  # then none of the rest is recognised
+            with suppress(OSError, Unreadable):  # after an error, the other mistakes are not recognised
                 texts = [self.exercise.mistaken(each) for each in sentences]
                 for place, run in enumerate(self.job.run(texts, [number], limit_s)):
                     found = _by_case_and_rank(run)

@@ -54,7 +54,7 @@ class Run:
     report: dict[str, Any] | None = None  # of a hang, or of a rank that died
     is_complete: bool = False  # whether each rank has come to the end
     status: int | None = None  # None if the job was ended, or goes on
-    excess: str = ""  # what it did too much of, if it was ended for that
+    excess: str = ""  # "prints" or "writes", if the job was ended because it did so without end
     output: str = ""  # all of the job's, for errors of the check
     printed: str = ""  # what the student's code has printed
     unreadable: str = ""  # why the records cannot be used

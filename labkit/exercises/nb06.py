@@ -24,7 +24,7 @@ COLLECTIVES_AND_BARRIERS = (
     "Barrier",
     "Ibarrier",
     "barrier",
-)  # of a rank: to which ranks it sends between two collectives, and the time (s)
+)
 
 # Exercise 6.1
 

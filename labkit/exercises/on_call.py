@@ -308,7 +308,7 @@ def drawn(seed: int, p: int, faults: int = 1) -> Setting:
 
 
 def made_by(causes: Iterable[str], experiment: str) -> tuple[set[str], set[str]]:
-    """Return the words that causes make together in an experiment, and those that they make or may make."""
+    """Return the words that an experiment must show for these causes together, and all that it may show."""
     words, found = set(EXPERIMENTS[experiment].words), [CAUSES[cause] for cause in causes]
     sure = words & set().union(*(each.makes for each in found))
     return sure, sure | (words & set().union(*(each.may_make for each in found)))
@@ -354,7 +354,7 @@ def _priors(faults: int) -> Mapping[tuple[str, ...], int]:
 
 
 def _can_be_told(one: Cause, other: Cause) -> bool:
-    """Tell whether neither fault hides the other, and no third cause makes some findings of each of both.
+    """Tell whether neither fault hides the other, and no third cause explains findings of both together.
 
     `run` reports one word, so two faults that show different words in it are never combined.
     """

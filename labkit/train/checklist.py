@@ -20,7 +20,7 @@ ABSENT = (
     ValueError,
     AttributeError,
     IndexError,
-)  # or of another kind
+)  # raised where a record lacks a value, or has a value of another type
 
 
 class Record(NamedTuple):
@@ -115,7 +115,7 @@ def missing(directory: str | Path) -> list[str]:
         held = False
         with suppress(
             KeyError, TypeError, ValueError, AttributeError, IndexError
-        ):  # absent, or of another kind
+        ):  # the value is absent, or has another type
             held = needed(record) if callable(needed) else all(map(record.holds, needed))
         left_out += [] if held else [name]
     return left_out

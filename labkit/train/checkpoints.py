@@ -38,7 +38,7 @@ Handler = Callable[[int, "FrameType | None"], Any] | int | None
 class Checkpoints:
     """Write checkpoints to a file during a run, and resume a run from it: give it to `train`.
 
-    One is written after every `every_steps` steps (0: never), on SIGUSR1, and on SIGTERM, which then ends the
+    Write one after every `every_steps` steps (0: never), on SIGUSR1, and on SIGTERM, which then ends the
     run with a CollectiveError on every rank. The ranks agree on signals once per step, by an Allreduce of
     eight bytes. The previous content of `file` stays until the new one is whole. Only rank 0 writes and reads
     it. If writing fails, for example because the disk is full, rank 0 says so and the run goes on: it has
@@ -89,7 +89,7 @@ class Saving:
         self._callbacks = {type(each).__name__: each for each in callbacks}
         self._last = "there is none yet"
         self._received = np.zeros(2, np.int32)  # SIGUSR1, SIGTERM
-        self._handlers: dict[int, Handler] = {}  # those before
+        self._handlers: dict[int, Handler] = {}  # the handlers before the run
         self.position = Position()
         described = "model", "iterations", "accumulate", "buffers", "average_after_step", "compress"
         self._about = {
@@ -130,7 +130,7 @@ class Saving:
         comm, every = self._comm, self._checkpoints.every_steps
         mine, some = self._received.copy(), np.empty_like(self._received)
         comm.Allreduce(mine, some, MPI.MAX)
-        self._received[0] -= mine[0]  # not one that has come since
+        self._received[0] -= mine[0]  # keep a signal that has come since
         if not (some.any() or (every and position.done % every == 0)):
             return
         fault = self._write(position)

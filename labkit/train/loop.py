@@ -239,7 +239,7 @@ def _no_overlap(
 
 
 def end_epoch(comm: MPI.Intracomm, model: Model, sums: Position, settings: Mapping[str, Any]) -> Epoch:
-    """Return the record of an epoch with these sums on this rank; make replicas of the ranks' models.
+    """Return the record of an epoch with these sums on this rank; make the ranks' buffers equal.
 
     Collective. Raise CollectiveError on every rank if the loss is not finite or the ranks' weights differ.
     """

@@ -315,7 +315,7 @@ class BucketQueue:
             busy = False
             with self._lock:
                 if self._awake.is_set():
-                    self._awake.clear()  # first: what wakes this thread from now on is not lost
+                    self._awake.clear()  # before going on, so that no later wake-up is lost
                     try:
                         busy = self._go_on()
                     except BaseException as error:  # raised by `wait_for`
