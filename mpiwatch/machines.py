@@ -336,7 +336,9 @@ class Server(threading.Thread):
 
     def lose(self, machine: int) -> None:
         """Note that a connection has ended, and that the ranks which it led to can no longer be reached."""
-        self.connections.pop(machine).close()
+        if (connection := self.connections.pop(machine, None)) is None:
+            return  # the handler of a frame has lost it
+        connection.close()
         for rank in self.reached[machine]:
             slot = self.recorder.slots[rank]
             if slot.cell_state != CellState.EXITED and not slot.has_died:
@@ -417,6 +419,8 @@ class Hub(Server):
     def __init__(self, recorder: FlightRecorder, connections: dict[int, Connection]) -> None:
         super().__init__(recorder, connections)
         self.answers: dict[int, Any] = {}  # by machine
+        self.expected = Kind.OBSERVED  # other answers are late ones to an earlier question
+        self.behind: set[int] = set()  # machines that have not been told all changes
         self.suspicion = Suspicion(recorder)
         self.deadline_s: Callable[[], float] = lambda: math.inf  # before a deadlock is reported
         self.tell_at = 0.0
@@ -433,7 +437,7 @@ class Hub(Server):
     def handle(self, machine: int, kind: Kind, value: Any) -> None:
         if kind is Kind.SLOTS:
             self.write(machine, value)
-        else:
+        elif kind is self.expected:
             self.answers[machine] = value
 
     def send_last(self) -> None:
@@ -449,9 +453,14 @@ class Hub(Server):
                 self.sent[rank] = content
                 changes.append((rank, 0, content))
         for machine, connection in tuple(self.connections.items()):
-            if not connection.is_behind:
-                others = [change for change in changes if change[0] not in self.reached[machine]]
-                self.send(machine, Kind.STATES, others)
+            if connection.is_behind:
+                self.behind.add(machine)
+                continue
+            told = [(rank, 0, state) for rank, state in enumerate(self.sent)]
+            told = told if machine in self.behind else changes
+            self.behind.discard(machine)
+            others = [change for change in told if change[0] not in self.reached[machine]]
+            self.send(machine, Kind.STATES, others)
 
     def next_request(self) -> ReportRequest | None:
         """Return a report that a rank wants."""
@@ -482,6 +491,7 @@ class Hub(Server):
     def ask(self, kind: Kind, value: Any = None) -> dict[int, Any]:
         """Send a frame to all machines; return the answers that arrive in time."""
         self.answers.clear()
+        self.expected = Kind(kind + 1)
         for machine in tuple(self.connections):
             self.send(machine, kind, value)
         deadline = monotonic() + ANSWER_S

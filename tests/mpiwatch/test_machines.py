@@ -13,7 +13,10 @@ from typing import NamedTuple
 
 import pytest
 
+from mpiwatch import machines
 from mpiwatch.machines import (
+    MOST_WAITING_BYTES,
+    SLOT_BYTES,
     Connection,
     Hub,
     Kind,
@@ -30,6 +33,7 @@ from mpiwatch.recorder import (
     Death,
     FlightRecorder,
     ReportRequest,
+    Slot,
     WaitingIn,
     fit,
     read_members,
@@ -199,3 +203,62 @@ def test_members_that_do_not_fit_are_all_ranks(recorder: FlightRecorder, size: i
     slot = recorder.slots[0]
     write_members(slot, [0, size - 1])
     assert read_members(slot, size) == (sorted({0, size - 1}) if size <= 1024 else list(range(size)))
+
+
+@pytest.fixture
+def hub() -> Iterator[tuple[Hub, Connection]]:
+    """A hub that is not started, for rank 0, and the other end of its connection to rank 1's machine."""
+    recorder = FlightRecorder(FlightRecorder.create(2))
+    recorder.remove()
+    recorder.slots[1].machine = 1
+    near, far = map(Connection, connected())
+    made = Hub(recorder, {1: near})
+    yield made, far
+    made.close()
+    far.close()
+
+
+def test_a_machine_that_was_behind_learns_what_it_has_missed(hub: tuple[Hub, Connection]) -> None:
+    server, far = hub
+    server.send_last()
+    server.connections[1].leaving += bytes(MOST_WAITING_BYTES + 1)
+    server.recorder.set_cell_state(0, CellState.EXITED)
+    server.send_last()
+    server.connections[1].leaving.clear()
+    server.send_last()
+    told: list[int] = []
+
+    def has_learnt() -> bool:
+        told.extend(Slot.from_buffer_copy(part.ljust(SLOT_BYTES)).cell_state for _, _, part in states(far))
+        return CellState.EXITED in told
+
+    wait_until(has_learnt, "the state that was not sent at first")
+
+
+def states(connection: Connection) -> list[tuple[int, int, bytes]]:
+    """Return the states of ranks that have arrived."""
+    return [change for kind, value in connection.receive() if kind is Kind.STATES for change in value]
+
+
+def test_a_late_answer_to_an_earlier_question_is_no_answer(
+    hub: tuple[Hub, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, far = hub
+    monkeypatch.setattr(machines, "ANSWER_S", 0.1)
+    far.send(Kind.PUBLISHED)
+    server.report(ReportRequest(Reason.TIMED_OUT, 2.0, [0, 1], 0))
+    assert server.recorder.head.epoch == 1
+
+
+def test_a_hub_that_ends_while_it_is_answered_is_lost_once(two: Two) -> None:
+    two.hub.stop()
+    near, far = map(Connection, connected())
+    relay = Relay(two.there, {0: far})
+    near.send(Kind.OBSERVE)
+    near.close()
+
+    def is_lost() -> bool:
+        relay.exchange(0.1)
+        return not relay.connections
+
+    wait_until(is_lost, "the loss of the hub")
