@@ -115,8 +115,9 @@ def start_holder(token: str, owner: int, bandwidths: list[int]) -> None:
     answer = ""
     try:
         with holder.stdout as output:  # type: ignore[union-attr]
-            ready, _, _ = select.select([output], [], [], START_S)
-            answer = output.readline().strip() if ready else "it took too long"
+            poll = select.poll()  # `select` takes no file from number 1024 on
+            poll.register(output, select.POLLIN)
+            answer = output.readline().strip() if poll.poll(1000 * START_S) else "it took too long"
     finally:
         if answer != "up":
             holder.kill()

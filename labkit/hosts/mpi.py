@@ -85,7 +85,7 @@ def execute(program: list[str], ranks: int | None = None) -> NoReturn:
 
     Raise HostsError if no hosts are up, or fewer than ranks.
     """
-    state = running(ranks or 1)
+    state = running(1 if ranks is None else ranks)
     mpiexec, parent = launch.mpiexec(), os.getppid()
     if not is_mpich(mpiexec):
         link_prefix(mpiexec)

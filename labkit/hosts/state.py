@@ -53,7 +53,7 @@ class State:
 
     def alive(self) -> bool:
         """Return whether the holder runs, and its pid is not another process's by now."""
-        return start_time(self.holder) == self.holder_start
+        return bool(self.holder_start) and start_time(self.holder) == self.holder_start
 
 
 def folder() -> Path:
