@@ -486,16 +486,10 @@ class StrictRequest(PolledRequest):
     # A program may call these methods, as in `MPI.Request.Free(request)`, with a request of mpi4py's own.
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        return StrictRequest.test(self, status)[0]
+        return _test(self, status)[0]
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any | None]:
-        if (call := _call_of(self)) is None:
-            return RawRequest.test(self, status)
-        if not call.advance():
-            return False, None
-        self.call = None
-        call.finish(status)
-        return True, call.received
+        return _test(self, status)
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
         if (call := _call_of(self)) is None:
@@ -575,6 +569,17 @@ class StrictRequest(PolledRequest):
             return None, None
         done = [index for index, request in enumerate(requests) if request and request.Get_status()]
         return done, _ended([requests[index] for index in done], statuses)
+
+
+def _test(request: Any, status: MPI.Status | None) -> tuple[bool, Any | None]:
+    """Do a request's test, which is not counted."""
+    if (call := _call_of(request)) is None:
+        return RawRequest.test(request, status)
+    if not call.advance():
+        return False, None
+    request.call = None
+    call.finish(status)
+    return True, call.received
 
 
 def _call_of(request: Any) -> Operation | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mpi4py import MPI
 
 from mpiwatch import findings, operations
+from mpiwatch.messages import polls
 from mpiwatch.operations import CollectiveOperation, Exchange, Operation, StrictRequest
 from mpiwatch.report import CallRecord
 
@@ -26,6 +27,14 @@ def check_a_request_counts_as_lost_when_no_variable_refers_to_it(comm: MPI.Intra
     operations.report_never_completed(only_lost=False)
     (found,) = findings.take()
     assert kept.call is not None
+
+
+def check_a_test_counts_once_as_a_poll(comm: MPI.Intracomm) -> None:
+    request = StrictRequest(MPI.COMM_SELF.Irecv(bytearray(1), 0))
+    before = polls.failed
+    assert not request.Test() and not request.test()[0] and polls.failed == before + 2
+    request.Cancel()
+    request.Wait()
 
 
 def check_a_non_blocking_collective_compares_calls_of_a_world_of_any_size(comm: MPI.Intracomm) -> None:
