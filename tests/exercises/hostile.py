@@ -132,7 +132,7 @@ ATTACKS: dict[str, Attack] = {
         "for at, folders, files in os.walk('/'):\n"
         "    folders[:] = [name for name in folders if name not in ('proc', 'sys', 'dev')]\n"
         "    for name in files:\n"
-        "        if name in ('nb01.py', 'dense.py', 'judge.py', 'nb09.py') and '/labkit/' in at: found = os.path.join(at, name)\n"
+        "        if name in ('nb01.py', 'basic.py', 'judge.py', 'nb09.py') and '/labkit/' in at: found = os.path.join(at, name)\n"
         "exec(open(found).read())",
         words="FileNotFoundError",
         possible=FILES,
