@@ -402,7 +402,8 @@ def wait_for_either(command: subprocess.Popen[bytes], pid: int, files: JobFiles)
     known: set[int] = set()
     woken, wait_s = child_ends(), POLL_S
     poll = select.poll()
-    poll.register(woken, select.POLLIN)
+    if LINUX:  # elsewhere, each `ps` is a child that ends, too
+        poll.register(woken, select.POLLIN)
     # Elsewhere, with a kernel before 5.3 or in a sandbox, only a look shows that the process has ended.
     with contextlib.suppress(AttributeError, OSError):
         poll.register(os.pidfd_open(pid), select.POLLIN)
