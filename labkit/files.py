@@ -81,10 +81,13 @@ def locked(path: Path, wait_s: float = KILLED_S, waiting: str = "") -> Iterator[
     """
     deadline = time.monotonic() + wait_s
     while True:
-        with path.open("a+") as file:
+        with _lock_file(path) as file:
             try:
                 if not _lock(file):
                     continue  # its former holder has just removed it
+                if not file.writable():  # another user's, who was killed
+                    path.unlink(missing_ok=True)
+                    continue
             except BlockingIOError:
                 if waiting:
                     print(waiting, file=sys.stderr)
@@ -103,6 +106,15 @@ def locked(path: Path, wait_s: float = KILLED_S, waiting: str = "") -> Iterator[
             finally:
                 path.unlink(missing_ok=True)
             return
+
+
+def _lock_file(path: Path) -> IO[str]:
+    try:
+        return path.open("a+")
+    except PermissionError:
+        if not path.exists():
+            raise
+        return path.open()  # another user's, in a folder that several share
 
 
 def _unfinished(path: Path) -> BinaryIO:

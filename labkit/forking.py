@@ -26,6 +26,7 @@ from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a stand-in does not wait for the import
+    from collections.abc import Set
     from typing import Any, NoReturn
 
 ADDRESS = "LABKIT_FORKS"  # the environment variable with the name of the socket
@@ -57,11 +58,12 @@ def stand_in(ranks: int = 0) -> list[str]:
 # The process that forks
 
 
-def serve() -> list[str]:
+def serve(starter: int = 0) -> list[str]:
     """Fork a rank for each stand-in; return in the rank, with its module and arguments.
 
-    The listener is this program's standard input. Call it in a process that has one thread and has not
-    initialised MPI. It never returns there.
+    With `starter`, only children of that process get a rank, and children of the ranks that those get: code
+    of students, below them, does not. The listener is this program's standard input. Call it in a process
+    that has one thread and has not initialised MPI. It never returns there.
     """
     import gc  # noqa: PLC0415  (a stand-in does without)
 
@@ -76,6 +78,7 @@ def serve() -> list[str]:
     signal.signal(signal.SIGCHLD, lambda signum, frame: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher
     stand_ins: dict[int, socket.socket] = {}  # the connection to each, by the pid of its rank
+    first: set[int] = set()  # ranks of the starter's children
     listening, left = [socket.socket(fileno=os.dup(0))], 0
     with open(os.devnull, "rb") as devnull:
         os.dup2(devnull.fileno(), 0)  # so `listening` holds the last copy of the listener
@@ -96,13 +99,9 @@ def serve() -> list[str]:
                     os.kill(pid, signum)  # its pid is its own until waitpid
         if not set(listening) & set(ready):
             continue
-        connection, _ = listening[0].accept()
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        if struct.unpack("3i", credentials)[1] != os.getuid():
-            connection.close()
+        if (accepted := _accept(listening[0], starter, first & stand_ins.keys())) is None:
             continue
-        head, files, _, _ = socket.recv_fds(connection, LENGTH.size, MOST_FILES)
-        request = marshal.loads(connection.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL))
+        connection, parent, request, files = accepted
         left = (left or request["ranks"]) - 1
         pid = os.fork()
         if pid == 0:
@@ -113,12 +112,33 @@ def serve() -> list[str]:
             die_with_parent(signal.SIGKILL, me)
             os.setsid()  # as mpiexec's own children: Linux shares a busy machine's cores among sessions
             return _become_rank(request, files, [woken, wake, *own])
-        connection.sendall(STATUS.pack(pid))
+        with suppress(OSError):  # the stand-in may have been killed
+            connection.sendall(STATUS.pack(pid))
         stand_ins[pid] = connection
+        first |= {pid} if parent == starter else set()
         for file in files:
             os.close(file)
         if left == 0 and request["ranks"]:
             listening.pop().close()
+
+
+def _accept(
+    listener: socket.socket, starter: int, first: Set[int]
+) -> tuple[socket.socket, int, dict[str, Any], list[int]] | None:
+    """Return the connection to a stand-in, its parent, its request and its files; None if it gets no rank."""
+    from mpiwatch.processes import parent_of  # noqa: PLC0415
+
+    connection, _ = listener.accept()
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    asking, user, _ = struct.unpack("3i", credentials)
+    parent = parent_of(asking)
+    if user == os.getuid() and (not starter or parent in {starter, *first}):
+        with suppress(OSError, struct.error):  # a stand-in that has been killed
+            head, files, _, _ = socket.recv_fds(connection, LENGTH.size, MOST_FILES)
+            request = marshal.loads(connection.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL))
+            return connection, parent, request, files
+    connection.close()
+    return None
 
 
 def _become_rank(request: dict[str, Any], files: list[int], own: list[int]) -> list[str]:

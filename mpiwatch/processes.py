@@ -73,6 +73,12 @@ def _stat(pid: int) -> list[str]:
     return []
 
 
+def parent_of(pid: int) -> int:
+    """Return the pid of a process's parent; 0 if the process has ended. Linux only."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
 def start_time(pid: int) -> str:
     """Return when a process was started, as no later process with its pid was; empty if it has ended.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -45,6 +47,7 @@ def test_prepare_makes_the_directory_and_removes_only_leftovers(tmp_path: Path) 
 WRITE = """
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from labkit.files import atomic_write
 for number in range(60):
     with atomic_write(Path(sys.argv[1])) as file:
@@ -93,3 +96,34 @@ def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path, monkeypatch: p
     with locked(lock):
         assert lock.read_text().startswith(f"process {os.getpid()} on ")
     assert not lock.exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+def test_another_user_s_lock_is_waited_for_and_removed_after_a_kill() -> None:
+    with TemporaryDirectory() as name:
+        os.chmod(name, 0o777)
+        lock = Path(name, "lock")
+        lock.write_text("process 1")
+        lock.chmod(0o600 | 0o044)
+        with lock.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            assert _as_another_user(lock) == "in use by process 1"
+        assert _as_another_user(lock) == "held"
+        assert not lock.exists()
+
+
+def _as_another_user(lock: Path) -> str:
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.setuid(12345)
+        try:
+            with locked(lock, wait_s=0):
+                said = "held"
+        except OSError as error:
+            said = str(error.strerror)
+        os.write(write, said.encode())
+        os._exit(0)
+    os.wait()
+    os.close(write)
+    with open(read) as file:
+        return file.read()

@@ -107,3 +107,18 @@ def test_a_listener_takes_as_many_stand_ins_as_there_are_ranks(server: subproces
     # Without a listener, the stand-in becomes the rank: Python looks for a module of this name.
     third = start("no_module_of_this_name", 2, stderr=subprocess.PIPE)
     assert "No module named no_module_of_this_name" in third.communicate()[1]
+
+
+def test_only_children_of_the_starter_and_of_their_ranks_get_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(forking.ADDRESS, "")
+    with forking.listen() as listener:
+        code = SERVER.replace("serve()", f"serve({os.getpid()})")
+        server = subprocess.Popen([sys.executable, "-c", code], stdin=listener.fileno())
+    environment, last = {forking.ADDRESS: os.environ[forking.ADDRESS]}, "print('last')"
+    inner = f"import subprocess; subprocess.run({[*forking.stand_in(), last]}, env={environment})"
+    outer = f"import subprocess; subprocess.run({[*forking.stand_in(), inner]}, env={environment})"
+    with server:
+        # The stand-in below a rank becomes a rank itself: it finds no module of that name.
+        for code, printed in ("print('first')", "first\n"), (inner, "last\n"), (outer, ""):
+            assert start(code).communicate() == (printed, None)
+        server.kill()

@@ -196,7 +196,7 @@ def _forks() -> str:
         os.killpg(_forking[-1][0].pid, signal.SIGCONT)  # a student's code may have stopped it
     else:
         with forking.listen() as listener:
-            command = [sys.executable, "-m", FORKED, forking.SERVE]
+            command = [sys.executable, "-m", FORKED, forking.SERVE, str(os.getpid())]
             process = start_child(command, stdin=listener.fileno(), env=clean_environment())
             _forking.append((process, os.environ.pop(forking.ADDRESS)))
     return _forking[-1][1]

@@ -1,8 +1,9 @@
 """Fork the processes of a check from a process that has imported what they need, to save their imports.
 
-    python -m labkit.exercises.forked --serve
+    python -m labkit.exercises.forked --serve STARTER
 
-forks judges and supervisors; its standard input is the listener (`labkit/forking.py`).
+forks judges for the process STARTER, and supervisors for these judges. Its standard input is the listener
+(`labkit/forking.py`).
 
     python -m labkit.exercises.forked STARTER COMMAND …
 
@@ -34,9 +35,9 @@ def main(words: list[str]) -> None:
     mpi4py.rc.initialize, mpi4py.rc.finalize = False, True  # a rank initialises MPI itself
     for module in IMPORTED:
         importlib.import_module(module)
-    if words == [forking.SERVE]:
-        _serve()
     starter, *command = words
+    if starter == forking.SERVE:
+        _serve(int(command[0]))
     if sys.platform == "linux":
         supervisor, listener = os.getpid(), forking.listen()
         if os.fork() == 0:
@@ -48,9 +49,9 @@ def main(words: list[str]) -> None:
     os._exit(supervise(command, int(starter), GRACE_S, end_signal(command[0]), lambda pid, stopped: []))
 
 
-def _serve() -> NoReturn:
+def _serve(starter: int = 0) -> NoReturn:
     """Fork a process for each stand-in; in the process, run its module."""
-    sys.argv[:] = forking.serve()
+    sys.argv[:] = forking.serve(starter)
     sys.path[0] = os.getcwd()
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     sys.exit()

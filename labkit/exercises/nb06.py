@@ -18,14 +18,6 @@ from labkit.exercises.compare import kind
 from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 from mpiwatch.report import counted
 
-MESSAGES = "Send", "Isend", "Ssend", "Sendrecv", "Recv", "Irecv"
-COLLECTIVES_AND_BARRIERS = (
-    *COLLECTIVES,
-    "Barrier",
-    "Ibarrier",
-    "barrier",
-)
-
 # Exercise 6.1
 
 

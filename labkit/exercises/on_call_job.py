@@ -227,9 +227,9 @@ def more_threads(count: int) -> Iterator[None]:
             np.matmul(block, block, out=out)
 
     with ThreadPoolExecutor(max(count, 1)) as pool:
-        for _ in range(count):
-            pool.submit(multiply)
         try:
+            for _ in range(count):
+                pool.submit(multiply)
             yield
         finally:
             ended.set()

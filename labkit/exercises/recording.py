@@ -6,7 +6,7 @@ import inspect
 import pickle
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -46,7 +46,7 @@ def recording(note: Callable[[Call], object], names: Collection[str] = METHODS) 
             following = getattr(super(Recording, self), name)
             if getattr(inside, "is_inside", False):
                 return following(*arguments, **named)
-            note(_call(name, [*arguments, *named.values()]))
+            note(_call(name, arguments, named))
             inside.is_inside = True
             try:
                 return following(*arguments, **named)
@@ -60,14 +60,23 @@ def recording(note: Callable[[Call], object], names: Collection[str] = METHODS) 
     return Recording
 
 
-def _call(name: str, arguments: list[Any]) -> Call:
+def _call(name: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> Call:
+    everything = [*arguments, *named.values()]
     if name.islower():
-        sizes = [_size(arguments[0] if arguments else None)]
+        sizes = [_size(everything[0] if everything else None)]
     else:
-        parts = [part for each in arguments for part in (each if isinstance(each, (list, tuple)) else [each])]
-        sizes = [part.nbytes for part in parts if hasattr(part, "nbytes")]
-    peer = next((int(each) for each in arguments if isinstance(each, (int, np.integer))), -1)
-    return Call(name, min(sizes, default=0), max(sizes, default=0), peer, time.perf_counter())
+        sizes = [size for each in everything if (size := _buffer_size(each)) is not None]
+    numbers = [int(each) for each in everything if isinstance(each, (int, np.integer))]
+    peer = named.get("dest", named.get("source", numbers[0] if numbers else -1))
+    return Call(name, min(sizes, default=0), max(sizes, default=0), int(peer), time.perf_counter())
+
+
+def _buffer_size(buffer: Any) -> int | None:
+    """Return the bytes of an array, or of its beginning: [array, count, …]. None for anything else."""
+    array, *more = buffer if isinstance(buffer, (list, tuple)) and buffer else [buffer]
+    if more and isinstance(more[0], (int, np.integer)) and hasattr(array, "itemsize"):
+        return int(more[0] * array.itemsize)
+    return getattr(array, "nbytes", None)
 
 
 def _size(message: Any) -> int:

@@ -7,6 +7,7 @@ The job is told of these by name, so they stand here and not beside the referenc
 
 from __future__ import annotations
 
+import gc
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -108,6 +109,7 @@ def with_notes(result: Any) -> Any:
     "started" has the layer, the place in the gradient and the size of each collective; "untested" has the
     numbers of those that were not tested in the layer after their own.
     """
+    gc.collect()  # of a function that refers to itself, the variables may still be there
     requests = notes.requests
     everything = [*requests, *(request for request, _ in notes.messages)]
     found = {name: getattr(notes, name) for name in ("at", "waits", "kept", "freed", "uses")} | {
@@ -156,6 +158,12 @@ def _noting_class() -> Any:
             notes.waits += notes.at != -1
             self.waits = True
             return super().Wait(status)
+
+        def test(self, status: MPI.Status | None = None) -> tuple[bool, None]:
+            return self.Test(status), None
+
+        def wait(self, status: MPI.Status | None = None) -> None:
+            self.Wait(status)
 
     class Noting(CommWrapper):
         def Iallreduce(self, sendbuf: Any, recvbuf: Any, *more: Any, **named: Any) -> MPI.Request:

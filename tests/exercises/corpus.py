@@ -40,7 +40,7 @@ def time_pairs(comm, nbytes):
                     best = min(best, perf_counter() - start)
                 elif comm.rank == b:
                     comm.Recv(message, source=a)
-                    comm.Ssend(message, dest=a)
+                    comm.Ssend(message, tag=7, dest=a)
             times[a, b] = times[b, a] = comm.bcast(best, root=a)
     return times
 """,
@@ -63,7 +63,7 @@ def bucket_plan(n, bucket_bytes, small_bytes):
 def average_overlapped(comm, backward, grads, plan):
     left, requests = list(plan), []
     def finished(start):
-        requests[:] = [request for request in requests if not request.Test()]
+        requests[:] = [request for request in requests if not request.test()[0]]
         while left and left[0][0] >= start:
             bucket = grads[slice(*left.pop(0))]
             bucket /= comm.size
@@ -71,6 +71,22 @@ def average_overlapped(comm, backward, grads, plan):
     backward(finished)
     while not all([request.Test() for request in requests]):
         pass
+""",
+    ),
+    "sharded_step": (
+        """
+def sharded_step(comm, params, grads, velocity, lr, momentum):
+    counts = [len(each) for each in np.array_split(params, comm.size)]
+    starts = np.cumsum([0, *counts])
+    own = slice(starts[comm.rank], starts[comm.rank + 1])
+    total, received = grads[own].copy(), np.empty_like(velocity)
+    for k in range(1, comm.size):
+        to, source = (comm.rank + k) % comm.size, (comm.rank - k) % comm.size
+        comm.Sendrecv([grads[starts[to] :], counts[to]], to, recvbuf=received, source=source)
+        total += received
+    velocity[:] = momentum * velocity + total / comm.size
+    params[own] -= lr * velocity
+    comm.Allgatherv(MPI.IN_PLACE, [params, counts])
 """,
     ),
     "reduce_scatter_overlapped": (
@@ -83,6 +99,7 @@ def reduce_scatter_overlapped(comm, backward, counts):
         gradient = gradient / comm.size
         chunks[k] = np.empty(counts[k][comm.rank], gradient.dtype)
         requests[k] = comm.Ireduce_scatter(gradient, chunks[k], counts[k]), gradient
+        ready.last = k
     backward(ready)
     for request, _ in requests.values():
         request.Wait()
