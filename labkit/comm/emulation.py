@@ -249,8 +249,16 @@ class EmulatedRequest(MPI.Request):
         status = MPI.Status()
         if not super().Get_status(status):
             return False
+        if status.Is_cancelled():
+            self.due = -math.inf  # neither a message nor its timestamp will arrive
+            return False
         self.source, self.tag = status.Get_source(), status.Get_tag()
         return True
+
+    def Cancel(self) -> None:
+        """Cancel a receive that no message has matched."""
+        super().Cancel()
+        self.has_arrived()
 
 
 class Ports:

@@ -209,6 +209,18 @@ def check_emulated_links_take_mpi4pys_messages(comm: MPI.Intracomm) -> None:
     slow.Free()
 
 
+def check_nothing_waits_for_a_cancelled_receive(comm: MPI.Intracomm) -> None:
+    emulated, value = EmulatedComm(comm, Link(1e-6, 1e9)), np.zeros(1)
+    requests = [emulated.Irecv(value, comm.rank, tag) for tag in (1, 2)]
+    for request in requests:
+        request.Cancel()
+    MPI.Request.Wait(requests[0])
+    emulated.Sendrecv(np.ones(1), comm.rank, 3, value, comm.rank, 3)
+    assert value[0] == 1
+    requests[1].Wait()
+    emulated.Free()
+
+
 def check_emulated_links_compose_with_other_wrappers(comm: MPI.Intracomm) -> None:
     array = np.full(N, comm.rank, np.float32)
     sums = sum(range(comm.size))
