@@ -14,6 +14,13 @@ def is_installed() -> bool:
     return find_spec("torch") is not None
 
 
+def has_fsdp2() -> bool:
+    """Return whether this PyTorch, which must be installed, is 2.6 or newer."""
+    from torch.distributed import fsdp  # noqa: PLC0415
+
+    return hasattr(fsdp, "fully_shard")
+
+
 def pytorch_model(name: str) -> tuple[Any, tuple[int, ...]]:
     """Return the model of that name as a torch.nn.Module, and the shape of one sample."""
     from torch import nn  # noqa: PLC0415

@@ -26,7 +26,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.bench.collectives import FRAME, TIMEOUT, gloo
-from labkit.bench.pytorch import LR, MOMENTUM, WEIGHT_DECAY, pytorch_model
+from labkit.bench.pytorch import LR, MOMENTUM, WEIGHT_DECAY, has_fsdp2, pytorch_model
 from labkit.bench.rows import Row, interleaved, rows_of, table
 from labkit.bench.step import batch_for
 from labkit.comm import ALGORITHMS, raise_together, sleeping_barrier
@@ -188,6 +188,8 @@ def compare(
     place = "shm" if one_node else "hosts"
     with gloo(comm) as all_reduce:
         cases = cases_of(comm.size, batch, scaling, one_node=one_node, pytorch=all_reduce is not None)
+        if all_reduce is not None and not has_fsdp2():
+            cases = [case for case in cases if case.setup != FSDP2]
         names = list(dict.fromkeys(case.setup for case in cases))
         unknown = sorted({*setups} - {*names})
         raise_together(

@@ -85,6 +85,8 @@ class FileDataset:
         int64. Raise IndexError for an index out of range.
         """
         indices = np.asarray(indices)
+        if len(outside := indices[(indices < 0) | (indices >= len(self))]):
+            raise IndexError(f"sample {outside[0]}: expected 0 … {len(self) - 1}")
         y, order = self.labels[indices], np.argsort(indices)
         x = np.empty((len(indices), *self.shape), np.float32)
         for start in range(0, len(indices), AT_A_TIME):

@@ -192,7 +192,7 @@ def _unpack(name: str) -> None:
     source, unpacked = SOURCES[name], dict[str, str]()
     for split in SPLITS:
         paths = split_files(name, split)
-        with paths[0].open("wb") as images, paths[1].open("wb") as labels:
+        with atomic_write(paths[0]) as images, atomic_write(paths[1]) as labels:
             for pixels, numbers in source.blocks(folder(name), split):
                 images.write(pixels.tobytes())
                 labels.write(numbers.tobytes())

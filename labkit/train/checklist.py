@@ -14,13 +14,8 @@ PARTS = "compute_s", "wait_s", "communication_s"
 RAW = "run.json", "model.npz", "sync_times.csv", "trace.json"
 BY_RANK = "hosts", "cores", "ended"  # lists in run.json with an entry for each rank
 NOT_OF_REGRESSIONS = "ended/*/test_correct"  # None there
-ABSENT = (
-    KeyError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    IndexError,
-)  # raised where a record lacks a value, or has a value of another type
+# Raised where a record lacks a value, or has a value of another type.
+ABSENT = KeyError, TypeError, ValueError, AttributeError, IndexError
 
 
 class Record(NamedTuple):
@@ -113,9 +108,7 @@ def missing(directory: str | Path) -> list[str]:
     left_out = []
     for name, needed in ITEMS.items():
         held = False
-        with suppress(
-            KeyError, TypeError, ValueError, AttributeError, IndexError
-        ):  # the value is absent, or has another type
+        with suppress(*ABSENT):
             held = needed(record) if callable(needed) else all(map(record.holds, needed))
         left_out += [] if held else [name]
     return left_out

@@ -275,6 +275,7 @@ def write_checkpoint(file: Path, about: Mapping[str, Any], arrays: Mapping[str, 
     An older checkpoint of that name stays intact until the new one is complete.
     """
     text = np.frombuffer(json.dumps({"format": FORMAT, **about}).encode(), np.uint8)
+    file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as out:
         np.savez(out, **arrays, about=text)  # type: ignore[arg-type]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -192,9 +193,9 @@ def curve(values: np.ndarray) -> str:
 
 def _accuracy(rows: Sequence[Epoch]) -> float:
     """Return a rank's training accuracy over some epochs (%)."""
-    return 100 * float(
-        np.average([row.local_accuracy for row in rows], weights=[row.samples for row in rows])
-    )
+    trained = [row for row in rows if row.samples]  # a rank may have no sample in a short epoch
+    right = sum(row.samples * (row.local_accuracy or 0) for row in trained)
+    return 100 * right / (sum(row.samples for row in trained) or math.nan)
 
 
 def _numbers(values: Sequence[float]) -> str:

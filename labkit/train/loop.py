@@ -65,7 +65,7 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
     own; with "shared-memory" the model's gradients lie in shared memory until `train` returns. `callbacks`
     measure contributions (`Contributions`), record a `Timeline` or make a rank slow (`Straggler`).
 
-    - iterations: end after so many steps, within the last epoch.
+    - iterations: end after so many steps, even within an epoch.
     - buckets: average the gradient bucket by bucket while the backward pass goes on (`bucket_cap_mb` of
       PyTorch's DDP). The algorithm must be a `labkit.comm.Averaging`.
     - shard_state: what each rank keeps only its own part of (`Sharded`): "none", "optimizer" (ZeRO-1),
@@ -105,6 +105,8 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
     if optimizer and optimizer.params is not model.params:
         fault = f"expected an optimizer of the parameters of {model.name!r}, got one of another array"
     _check(comm, same, fault or _no_overlap(buckets, shard_state, algorithm, average_after_step, callbacks))
+    if iterations:
+        epochs = min(epochs, -(-iterations // batches.steps))
     shard = batches.fitting(model, 1)
     check_before_averaging(comm, model.grads, len(shard.x))
     comm.Bcast(model.params)
@@ -168,7 +170,7 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
                 position.time_s = perf_counter() - epoch_began
                 if saving and position.step < steps:
                     saving.after_step(position)
-            row = end_epoch(comm, model, position, same)
+            row = end_epoch(comm, model, position, shard.slices[steps - 1].stop, same)
             for callback in callbacks:
                 callback.after_epoch(model, row)
             position = position.next_epoch(row)
@@ -191,6 +193,8 @@ def _check(comm: MPI.Intracomm, same: Mapping[str, Any], fault: str | None) -> N
     expected = comm.bcast(same)
     if same["epochs"] < 1:
         fault = f"expected epochs ≥ 1, got {same['epochs']}"
+    elif same["iterations"] is not None and same["iterations"] < 1:
+        fault = f"expected iterations ≥ 1 or None, got {same['iterations']}"
     elif not 0 <= same["lr"] < math.inf:
         fault = f"expected a learning rate lr > 0, got {same['lr']}"
     elif same["accumulate"] < 1:
@@ -238,10 +242,14 @@ def _no_overlap(
     return fault
 
 
-def end_epoch(comm: MPI.Intracomm, model: Model, sums: Position, settings: Mapping[str, Any]) -> Epoch:
+def end_epoch(
+    comm: MPI.Intracomm, model: Model, sums: Position, held: int, settings: Mapping[str, Any]
+) -> Epoch:
     """Return the record of an epoch with these sums on this rank; make the ranks' buffers equal.
 
-    Collective. Raise CollectiveError on every rank if the loss is not finite or the ranks' weights differ.
+    This rank has `held` samples in the epoch; the sums also count those that it took over from a run on other
+    ranks. Collective. Raise CollectiveError on every rank if the loss is not finite or the ranks' weights
+    differ.
     """
     n = sums.samples or math.nan  # a rank without samples has no loss
     losses, correct, samples = np.array(comm.allgather((sums.loss, sums.correct, sums.samples))).T
@@ -257,7 +265,7 @@ def end_epoch(comm: MPI.Intracomm, model: Model, sums: Position, settings: Mappi
     if isinstance(model, Classifier):
         row.local_accuracy = sums.correct / n
         row.global_accuracy = float(correct.sum() / samples.sum())
-    synchronise_buffers(comm, model, settings["buffers"], sums.samples)
+    synchronise_buffers(comm, model, settings["buffers"], held)
     if settings["average_after_step"]:
         first = model.params.copy()
         comm.Bcast(first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -10,15 +11,18 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from labkit import data
 from labkit.cli import main
 from labkit.data import FetchError
+from labkit.data.fetching import Block
 from tests.cluster_fixtures import wait_until
 from tests.made_sets import archive_files, random_samples, source_for, write_files
 
@@ -306,3 +310,17 @@ def test_concurrent_processes_download_once(cache: Path, server: Server, tmp_pat
     assert statuses == [0, 0, 0], said()
     assert sorted(server.requests) == sorted((name, None) for name in FILES)
     assert_fetched(cache)
+
+
+def test_a_full_disk_leaves_no_part_of_the_unpacked_files(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path, split: str) -> Iterator[Block]:
+        yield np.zeros((9, 784), np.uint8), np.zeros(9, np.uint8)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    write_files(cache / "mnist", FILES)
+    monkeypatch.setitem(data.SOURCES, "mnist", replace(data.SOURCES["mnist"], blocks=full))
+    with pytest.raises(OSError, match=r"No space left on device: .*train\."):
+        data.fetch("mnist")
+    assert {path.name for path in (cache / "mnist").iterdir()} == FILES.keys()

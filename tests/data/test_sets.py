@@ -133,8 +133,9 @@ def test_the_files_of_a_data_set_are_read_as_written_in_any_order(
             some_x, some_y = data.open_dataset(name, split, shape).take(wanted)
             np.testing.assert_array_equal(some_x, x[wanted])
             np.testing.assert_array_equal(some_y, y[wanted])
-    with pytest.raises(IndexError, match="23"):
-        data.open_dataset(name).take(np.array([0, 23]))
+    for outside in 23, -1:
+        with pytest.raises(IndexError, match=f"sample {outside}: expected 0 … 22"):
+            data.open_dataset(name).take(np.array([0, outside]))
 
 
 IMAGES = np.random.default_rng(3).uniform(0.1, 1, (40, 2, 5, 6)).astype(np.float32)

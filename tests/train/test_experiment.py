@@ -20,10 +20,11 @@ import pytest
 from labkit.data import SOURCES
 from labkit.nn import mlp
 from labkit.train import load_run
-from labkit.train.comparison import as_text, beside
+from labkit.train.comparison import as_text, beside, compare
 from labkit.train.presets import PRESETS
 from labkit.train.run_record import PARTS, load_iterations, save_record
 from labkit.train.settings import RECIPES, Settings
+from labkit.train.steps import Epoch
 from mpiwatch import launch
 from tests.conftest import PROGRAMS, run, run_commands
 
@@ -203,6 +204,13 @@ def test_the_reports_figures_stand_beside_those_of_its_own_data_and_ranks_only(
         assert figures == {} and remark.startswith("On 7 ranks.") and command in remark
         figures, [remark, *changed] = beside(name, of_data["digits"], preset.ranks, tmp_path / "run")
         assert figures == {} and f"labkit data fetch {preset.data}" in remark and not changed
+
+
+def test_a_rank_without_samples_in_a_short_epoch_has_no_accuracy() -> None:
+    epoch, ended = Epoch(1, 0, math.nan, 1.0, 0.0, 0.0), {"rank": 0, "test_accuracy": 0.5, "total_s": 1.0}
+    rows = compare("report-e-allreduce", [epoch], np.zeros((1, 1)), [ended], None, figures={})
+    found = {row["name"]: row["measured"] for row in rows}
+    assert np.isnan(found["accuracy, epoch 1 (%)"]).all() and found["test accuracy (%)"] == [50]
 
 
 def test_the_progress_bar_is_on_a_terminal_only(job: tuple[Path, str], tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def check_an_impossible_set_or_scheme_is_an_error_on_every_rank(comm: MPI.Intrac
             return np.array([n if rank == size - 1 else 0])
 
         said = error_on_every_rank(comm, lambda: shared_set.shard(odd))
-        assert said.startswith(f"rank {comm.size - 1}: index {N} is out of bounds"), said
+        assert said.startswith(f"rank {comm.size - 1}: sample {N}: expected 0 … {N - 1}"), said
     if comm.size > 1:
         with made_set(comm, n=comm.size - 1):
             shared_set = SharedSet(comm, "mnist")

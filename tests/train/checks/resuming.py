@@ -22,6 +22,8 @@ from labkit.data import Augmentation
 from labkit.nn import SGD, AdamW, Model, lr_schedules
 from labkit.train import Batches, Buckets, Callback, Checkpoints, Epoch, Step, train
 from labkit.train.checkpoints import read_checkpoint
+from labkit.train.loop import end_epoch
+from labkit.train.steps import Position
 from tests.raising import error_on_every_rank
 from tests.train.models import convolutional, normalised
 
@@ -115,7 +117,7 @@ def check_a_resumed_run_gets_the_same_weights_bit_for_bit(comm: MPI.Intracomm) -
     ]
     with folder(comm) as path:
         for number, kind in enumerate(kinds):
-            run = Run(comm, path / f"{number}.npz", **kind)
+            run = Run(comm, path / "new" / f"{number}.npz", **kind)
             unbroken = run()
             for stop, every in (4, {"every_steps": 3}), (8, {"every_steps": 3}):
                 run.stopped(stop, **every)
@@ -175,6 +177,15 @@ def check_another_number_of_ranks_resumes_a_run_to_rounding(comm: MPI.Intracomm)
             assert [row.rank for row in found if row.epoch == 1] == [*range(0, ranks, run.comm.size)]
 
     on_other_ranks(comm, lambda run: run.stopped(8, every_steps=7), end)
+
+
+def check_buffers_count_by_what_these_ranks_hold(comm: MPI.Intracomm) -> None:
+    """Not by the samples that one of them took over from a run on other ranks."""
+    model, sums = normalised(), Position(samples=100 if comm.rank == 0 else 1, loss=1.0)
+    model.buffers[...] = comm.rank
+    settings = {"buffers": "average", "average_after_step": False, "check_weights": True}
+    end_epoch(comm, model, sums, 5, {**settings, "shard_state": "none"})
+    np.testing.assert_array_equal(model.buffers, (comm.size - 1) / 2)
 
 
 class StopWith(Callback):

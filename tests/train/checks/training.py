@@ -74,6 +74,16 @@ def error_of(comm: MPI.Intracomm, model: Model, x: np.ndarray, y: np.ndarray, **
     )
 
 
+def check_iterations_end_a_run_within_an_epoch_or_before_the_last(comm: MPI.Intracomm) -> None:
+    x, y = (array[strided(30, comm.rank, comm.size)] for array in labelled(30))
+    for iterations, epochs in (4, [1, 2]), (3, [1]), (99, [1, 2, 3, 4]):
+        rows = train(
+            comm, softmax_regression(6, 3), Batches(comm, x, y, 10), iterations=iterations, **SETTINGS
+        )
+        assert [row.epoch for row in rows] == epochs
+        assert comm.allreduce(sum(row.samples for row in rows)) == min(10 * iterations, 30 * 4)
+
+
 def check_every_rank_raises_if_one_rank_has_wrong_arguments(comm: MPI.Intracomm) -> None:
     x, y = labelled(30)
     last = comm.rank == comm.size - 1
@@ -85,6 +95,7 @@ def check_every_rank_raises_if_one_rank_has_wrong_arguments(comm: MPI.Intracomm)
         (x.astype(np.float64) if last else x, y, settings, "float64"),
         (x, y + 7 if last else y, settings, "labels span"),
         (x, y, {**settings, "epochs": 0 if last else 2}, "expected epochs ≥ 1"),
+        (x, y, {**settings, "iterations": 0}, "expected iterations ≥ 1 or None, got 0"),
         (x, y, {**settings, "lr": float("nan")}, "a learning rate lr > 0, got nan"),
         (x, y, {**settings, "lr": 0.0}, "lr > 0, got 0.0"),
         (x, y, {**settings, "lr": lambda step: -1.0}, "lr > 0, got -1.0"),
