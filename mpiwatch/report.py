@@ -284,13 +284,30 @@ WAITING = (Activity.WAITING_IN_COLLECTIVE, Activity.WAITING_FOR_MESSAGE)
 def groups(report: Report) -> list[tuple[RankState, list[int]]]:
     """Return what the ranks do, and which ranks do it: waiting ranks first, large groups first.
 
-    If there are too many groups, keep the first and the smallest others, whose ranks differ from most.
+    If there are too many groups, leave out details in which the ranks differ. If there still are, or if
+    most ranks are in the first group, keep it and the smallest others, whose ranks differ from most.
     """
-    found = _shared({rank.rank: _shown(report, rank) for rank in report.ranks})
-    found.sort(key=lambda group: (group[0].activity not in WAITING, -len(group[1])))
+    shown = {rank.rank: _shown(report, rank) for rank in report.ranks}
+    for simplify in (lambda state: state, _without_peer, _without_place):
+        found = _shared({rank: simplify(state) for rank, state in shown.items()})
+        found.sort(key=lambda group: (group[0].activity not in WAITING, -len(group[1])))
+        if len(found) <= MAX_GROUPS or len(found[0][1]) > len(shown) / 2:
+            break
     odd = sorted(found[1:], key=lambda group: (group[0].activity in WAITING, len(group[1])))
     kept = [*found[:1], *odd[: MAX_GROUPS - 1]]
     return [group for group in found if group in kept]
+
+
+def _without_peer(rank: RankState) -> RankState:
+    """Leave out the peer of a message and the text of an error."""
+    message = rank.message if rank.message is None else replace(rank.message, peer=-1)
+    return replace(rank, message=message, error=rank.error.partition(":")[0])
+
+
+def _without_place(rank: RankState) -> RankState:
+    """Leave out the line and the number of elements, too."""
+    calls = tuple(replace(call, count=None, line=0) for call in rank.calls)
+    return replace(_without_peer(rank), place="", calls=calls)
 
 
 def _shared(values: Mapping[int, Any]) -> list[tuple[Any, list[int]]]:
@@ -552,7 +569,9 @@ def _ranks_are(ranks: Collection[int]) -> str:
 
 
 def _peer(message: MessageRecord) -> str:
-    return "any rank" if message.peer is None else f"rank {message.peer}"
+    if message.peer is None:
+        return "any rank"
+    return f"rank {message.peer}" if message.peer >= 0 else "different ranks"
 
 
 def _circle_of(report: Report) -> list[int]:

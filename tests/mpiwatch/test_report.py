@@ -297,10 +297,27 @@ def every_other_one_is_missing(rank: int, slot: Slot) -> None:
         slot.waiting_in, slot.calls_noted, slot.cell_state = WaitingIn.NOTHING, 0, CellState.EXITED
 
 
+def each_raised_its_own_error(rank: int, slot: Slot) -> None:
+    waits(slot, 8)
+    if rank:
+        slot.waiting_in, slot.calls_noted, slot.cell_state = WaitingIn.NOTHING, 0, CellState.RAISED
+        slot.error = f"ValueError: {rank} at train.py line {rank}".encode()
+
+
 def a_circle(rank: int, slot: Slot) -> None:
     slot.waiting_in, slot.message_operation = WaitingIn.MESSAGE, b"Recv"
     slot.message_peer, slot.message_tag, slot.message_number = (rank - 1) % RANKS, 0, 1
     slot.place = PLACE
+
+
+def each_has_its_own_count(rank: int, slot: Slot) -> None:
+    waits(slot, 8, rank)
+
+
+def one_sends_and_the_others_receive(rank: int, slot: Slot) -> None:
+    a_circle(rank, slot)
+    if rank == 40:
+        slot.message_operation = b"Send"
 
 
 def some_have_other_counts(rank: int, slot: Slot) -> None:
@@ -332,9 +349,26 @@ CASES: dict[Callable[[int, Slot], None], tuple[Reason | Mismatch, list[str]]] = 
         Reason.CIRCLE,
         [
             "ranks 0 → 255 → 254 → … → 1 → 0 wait",
-            "rank 0 (host n0) is waiting in Recv (from rank 255",
-            "… and 244 more ranks: the report as JSON has all",
+            "ranks 0–255 (64 hosts) are waiting in Recv (from diff",
         ],
+    ),
+    one_sends_and_the_others_receive: (
+        Reason.TIMED_OUT,
+        [
+            "ranks 0–39, 41–255 (64 hosts) are waiting in Recv (from diff",
+            "rank 40 (host n10) is waiting in Send",
+        ],
+    ),
+    each_raised_its_own_error: (
+        Reason.RANK_ENDED,
+        [
+            "ranks 1–255 (64 hosts) never",
+            "  ranks 1–255 (64 hosts) never joined #1: they raised ValueError\n",
+        ],
+    ),
+    each_has_its_own_count: (
+        Mismatch.COUNT,
+        ["different counts", "ranks 0–255 (64 hosts) are waiting in"],
     ),
     some_have_other_counts: (
         Mismatch.COUNT,
