@@ -43,24 +43,24 @@ WITHOUT_MPI = ["nn", "data", "reports", "schedules", "hosts"]
 # The lines that a room may have, with comments and docstrings, in steps of 50. They should only fall: a
 # change that adds lines to a full room takes something away first.
 MOST_LINES = {
-    "mpiwatch": 9_050,
+    "mpiwatch": 8_550,
     "labkit": 700,  # beside the rooms
-    "labkit/nn": 2_000,
-    "labkit/data": 1_100,
+    "labkit/nn": 1_950,
+    "labkit/data": 850,
     "labkit/reports": 450,
-    "labkit/schedules": 1_100,
+    "labkit/schedules": 1_050,
     "labkit/hosts": 750,
-    "labkit/comm": 2_950,
-    "labkit/train": 4_250,
-    "labkit/cluster": 3_800,
-    "labkit/doctor": 600,
-    "labkit/bench": 1_550,
-    "labkit/exercises": 12_000,
-    "labkit/plots": 1_200,
-    "labkit/cli": 2_350,
-    "tests": 26_250,
+    "labkit/comm": 2_650,
+    "labkit/train": 3_750,
+    "labkit/cluster": 3_500,
+    "labkit/doctor": 550,
+    "labkit/bench": 1_350,
+    "labkit/exercises": 10_850,
+    "labkit/plots": 1_100,
+    "labkit/cli": 2_150,
+    "tests": 24_250,
 }
-MOST_FILES, MOST_PACKAGES = 200, 18
+MOST_FILES, MOST_PACKAGES = 187, 17
 
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
