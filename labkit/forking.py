@@ -179,7 +179,7 @@ def main(arguments: list[str]) -> NoReturn:
     """Let the listener fork the rank; end as it does. Without a listener, become the rank."""
     ranks, *words = arguments
     connection = socket.socket(socket.AF_UNIX)
-    alone = [sys.executable, "-m", *words]
+    alone, parent = [sys.executable, "-m", *words], os.getppid()
     try:
         connection.connect(f"\0{os.environ.pop(ADDRESS)}")
     except (OSError, KeyError):
@@ -212,7 +212,7 @@ def main(arguments: list[str]) -> NoReturn:
     with suppress(OSError):
         pid = connection.recv(STATUS.size, socket.MSG_WAITALL)
         end = connection.recv(STATUS.size, socket.MSG_WAITALL)
-    if not pid:
+    if not pid and os.getppid() == parent:  # else both have been killed, and nobody waits for the rank
         os.execv(sys.executable, alone)
     code = STATUS.unpack(end)[0] if end else -signal.SIGKILL
     if code < 0:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -28,6 +29,7 @@ from labkit.children import ChildError, end, start_child
 from labkit.exercises import catalogue, record
 from labkit.exercises.exercise import Exercise, Verdict, is_stub
 from labkit.exercises.launching import EXTRA_S, FORKED, START_S, clean_environment, scratch_folder
+from mpiwatch.processes import supervised
 from mpiwatch.report import COLUMNS, counted, wrapped
 from mpiwatch.snapshot import is_cell
 
@@ -186,26 +188,30 @@ def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Ver
 
 
 _forking: list[tuple[subprocess.Popen[bytes], str]] = []  # the processes that fork judges; the last one lives
+_starting = threading.Lock()  # `check` may run in several threads
 
 
 def _forks() -> str:
     """Return the address of a process that forks judges and jobs; empty where the system cannot have one."""
     if sys.platform != "linux":
         return ""
-    if _forking and _forking[-1][0].poll() is None:
-        os.killpg(_forking[-1][0].pid, signal.SIGCONT)  # a student's code may have stopped it
-    else:
-        with forking.listen() as listener:
-            command = [sys.executable, "-m", FORKED, forking.SERVE, str(os.getpid())]
-            process = start_child(command, stdin=listener.fileno(), env=clean_environment())
-            _forking.append((process, os.environ.pop(forking.ADDRESS)))
-    return _forking[-1][1]
+    with _starting:
+        if _forking and _forking[-1][0].poll() is None:
+            os.killpg(_forking[-1][0].pid, signal.SIGCONT)  # a student's code may have stopped it
+        else:
+            with forking.listen() as listener:
+                command = [sys.executable, "-m", FORKED, forking.SERVE, str(os.getpid())]
+                process = start_child(command, stdin=listener.fileno(), env=clean_environment())
+                _forking.append((process, os.environ.pop(forking.ADDRESS)))
+        return _forking[-1][1]
 
 
 def _answered(folder: Path, forks: str, limit_s: float) -> bytes:
     """Return what a judge prints of the request in a folder. Raise ChildError if that is nothing."""
+    # Without a process that forks it, the judge has a supervisor: it ends with this process, too.
+    start = forking.stand_in() if forks else [*supervised(), sys.executable, "-m"]
     process: Any = subprocess.Popen(
-        [*forking.stand_in(), JUDGE, str(folder)],
+        [*start, JUDGE, str(folder)],
         env={**clean_environment(), forking.ADDRESS: forks},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -219,7 +225,8 @@ def _answered(folder: Path, forks: str, limit_s: float) -> bytes:
             if not (part := os.read(process.stdout.fileno(), 1 << 16)):
                 raise ChildError("the judge has ended without a verdict")
             answer += part
-        process.kill()  # the judge has ended its job, and ends now
+        if forks:
+            process.kill()  # the judge has ended its job, and ends now
     finally:
         end(process)
         process.stdout.close()

@@ -32,6 +32,7 @@ from labkit.exercises.compare import ROUNDINGS, difference, names_of_parts
 from labkit.exercises.exercise import Call, Case, Exercise, Outcome, Verdict
 from labkit.exercises.launching import Job, Run
 from labkit.exercises.transport import Foreign, Unreadable, pack, unpack
+from mpiwatch.processes import die_with_parent
 from mpiwatch.report import ranks_phrase
 
 MEMORY_BYTES = 4 << 30  # of address space, for the judge: a student's results can be large
@@ -44,6 +45,7 @@ Wrong = dict[int, tuple[list[Any], list[str | None]]]  # expected results and di
 def main(folder: Path) -> None:
     """Judge the request in the folder."""
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(1))  # end the job first
+    die_with_parent(signal.SIGTERM, os.getppid())
     answer = os.dup(sys.stdout.fileno())  # no process that this one starts inherits the new descriptor
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     request: dict[str, Any] = json.loads((folder / "request.json").read_text())

@@ -5,6 +5,9 @@ from __future__ import annotations
 import inspect
 import linecache
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from labkit.exercises import catalogue, checking, record
 from labkit.exercises.checking import is_reference, reference_function
 from labkit.exercises.exercise import Verdict
+from mpiwatch.processes import LINUX
 
 
 def linear_backward(dy: Any, x: Any, w: Any) -> Any:
@@ -188,3 +192,16 @@ def test_a_function_of_another_exercise_is_not_kept_as_a_part_of_the_answer(judg
     checking.check(names["linear_backward"])
     kept = record.load()["linear_backward"]["cell"]
     assert "def times(" in kept and "def softmax_cross_entropy(" not in kept
+
+
+@pytest.mark.skipif(not LINUX, reason="elsewhere, nothing is forked")
+def test_two_threads_start_one_process_that_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(command: object, **options: object) -> Any:
+        time.sleep(0.1)
+        return SimpleNamespace(pid=0, poll=lambda: None)
+
+    monkeypatch.setattr(checking, "_forking", [])
+    monkeypatch.setattr(checking, "start_child", start)
+    monkeypatch.setattr(checking.os, "killpg", lambda pid, signum: None)
+    with ThreadPoolExecutor(2) as pool:
+        assert len({future.result() for future in [pool.submit(checking._forks) for _ in range(2)]}) == 1

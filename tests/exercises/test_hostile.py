@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,7 @@ import pytest
 from labkit.exercises import catalogue, checking, judge, launching, sandbox
 from labkit.exercises.exercise import Verdict
 from labkit.exercises.nb09 import job_script
+from tests.cluster_fixtures import wait_until
 from tests.conftest import thorough
 from tests.exercises import corpus, hostile
 
@@ -248,3 +250,21 @@ def test_nothing_of_a_job_is_left_behind() -> None:
     code = "    import subprocess; subprocess.Popen(['sleep', '6543'], start_new_session=True)\n"
     assert submit(ALONE, HEAD[ALONE] + code + RIGHT, deadline_s=DEADLINE_S).passed
     assert not [each for each in psutil.process_iter(["cmdline"]) if "6543" in (each.info["cmdline"] or [])]
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_check_ends_with_its_kernel_even_after_sigkill(forks: bool) -> None:
+    loop = f"{HEAD[ALONE]}    while True: pass\n"
+    code = f"from labkit.exercises import catalogue, checking\nif not {forks}: checking._forks = str\n"
+    code += f"checking.judge_text(catalogue.find({ALONE!r}), {loop!r})"
+    with subprocess.Popen([sys.executable, "-c", code]) as kernel:
+        started = list[psutil.Process]()
+
+        def runs() -> bool:
+            started[:] = psutil.Process(kernel.pid).children(recursive=True)
+            return any(launching.JOB in word for each in started for word in each.cmdline())
+
+        with suppress(psutil.NoSuchProcess):  # one that has just ended
+            wait_until(runs, "a job")
+        kernel.kill()
+    assert psutil.wait_procs(started, timeout=20)[1] == []
