@@ -28,7 +28,7 @@ def chunk(n, p, i):
     return slice(i * n // p, (i + 1) * n // p)
 
 
-WITH_CHUNK = f"import numpy as np\n\n\n{inspect.getsource(chunk)}"
+WITH_CHUNK = f"import numpy as np\nfrom mpi4py import MPI\n\n\n{inspect.getsource(chunk)}"
 
 
 SIZES = (
