@@ -55,7 +55,7 @@ MOST_LINES = {
     "labkit/cluster": 3_500,
     "labkit/doctor": 550,
     "labkit/bench": 1_350,
-    "labkit/exercises": 10_850,
+    "labkit/exercises": 10_900,
     "labkit/plots": 1_100,
     "labkit/cli": 2_150,
     "tests": 24_250,
