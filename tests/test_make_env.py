@@ -261,7 +261,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="make_env needs pip or uv")
-@pytest.mark.parametrize("settings", ["find-links = .", thorough("index-url = https://pypi.org/simple")])
+@pytest.mark.parametrize("settings", ["find-links = .", thorough("index-url = {index}")])
 def test_pip_installs_if_its_settings_name_an_index_or_uv_fails(
     place: Place,
     small_lock: Path,
@@ -271,7 +271,8 @@ def test_pip_installs_if_its_settings_name_an_index_or_uv_fails(
 ) -> None:
     """It installs the smallest section of the lock; a file with another hash is refused."""
     folder, conf = place.folder, place.tools / "pip.conf"
-    conf.write_text(f"[global]\n{settings}\n")
+    index = importlib.import_module("pip._internal.models.index").PyPI.simple_url
+    conf.write_text(f"[global]\n{settings.format(index=index)}\n")
     (place.tools / "fail").touch()
     monkeypatch.setenv("PATH", place.environ["PATH"])
     monkeypatch.setenv("PIP_CONFIG_FILE", str(conf))
