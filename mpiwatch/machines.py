@@ -77,7 +77,7 @@ class Kind(IntEnum):
     PUBLISHED = 6  # relay to hub: the answer
 
 
-# Parts of slots: the rank, the offset in its slot, and the bytes.
+# What has changed in slots: the rank, the offset in that rank's slot, and the new bytes.
 Changes = list[tuple[int, int, bytes]]
 
 

@@ -410,7 +410,7 @@ def wait_for_either(command: subprocess.Popen[bytes], pid: int, files: JobFiles)
     poll = select.poll()
     if LINUX:  # elsewhere, each `ps` is a child that ends, too
         poll.register(woken, select.POLLIN)
-    # Elsewhere, with a kernel before 5.3 or in a sandbox, only a look shows that the process has ended.
+    # On other systems, kernels before 5.3 and in some sandboxes, only polling shows the process's end.
     with contextlib.suppress(AttributeError, OSError):
         poll.register(os.pidfd_open(pid), select.POLLIN)
         if files.created is not None:

@@ -428,7 +428,7 @@ class Parent:
         self._signal(signal.SIGKILL)
         for file in sys.stdout, sys.stderr:
             wait_until_read(file.fileno())
-        # When one rank ends, the launcher kills all: first, all ranks of this machine must be ready for it.
+        # When one rank ends, the launcher kills all others. So wait until this machine's ranks are ready.
         self.slot.has_left = 1
         here = [slot for slot in self.recorder.slots if slot.machine == self.slot.machine]
         _wait(lambda: all(slot.has_left for slot in here), LEAVE_S)

@@ -96,7 +96,7 @@ def _called_expression(code: CodeType, instruction: int) -> ast.expr | None:
 
 
 def _without_source(code: CodeType, instruction: int) -> ast.expr | None:
-    """Return what `_called_expression` does, of which only the last name is known: `….Allocate`.
+    """Return the expression that is called, as far as it is known without source: its last name.
 
     A rank has no source of a function that a notebook has sent to it (`apply`, `map`). All parts of the
     expression begin where the call begins. A method counts as one of mpi4py's if it has a name of theirs in

@@ -97,7 +97,7 @@ class RankMagics(ParallelMagics):
         try:
             result.get()
         except (RemoteError, NoEnginesRegistered) as raised:
-            # The end of an engine is known here some milliseconds before or after its last message.
+            # That an engine has ended shows a few milliseconds before or after its last message arrives.
             error = self.ranks.death() or error or raised
         if error is not None:
             raise error from None

@@ -306,7 +306,7 @@ def run(command: list[str], given: str = "", check: bool = True) -> subprocess.C
 
 
 class Job:
-    """The SLURM job of a cluster's engines, if they are one."""
+    """The SLURM job in which a cluster's engines run, if SLURM has started them."""
 
     def __init__(self, cluster: ipp.Cluster) -> None:
         self.file = Path(cluster_files(cluster.profile_dir, cluster.cluster_id)["job"])

@@ -121,8 +121,8 @@ def main(arguments: list[str]) -> int:
             break
         time.sleep(0.02)  # ipyparallel writes the file in place: it may be incomplete
     files = files_of_this_cluster()
-    # Engines must not read the files of a controller that a power cut ended, and what the engines before them
-    # have left is not theirs.
+    # After a power cut, files of an earlier controller or of earlier engines may be left. The new engines
+    # would read them.
     old = ("client", "engine") if role == "controller" else ("exits", "job")
     processes.remove([files[name] for name in old])
     if role == "engines" and command[0] != sys.executable and LINUX:  # no launcher of other machines

@@ -68,7 +68,10 @@ GATHER = "allgather", "mpi-allgather"  # the algorithms that give every rank eve
 def gathered(
     name: str, comm: MPI.Intracomm, values: np.ndarray, factor: float, blocking: bool
 ) -> Generator[Wait, None, np.ndarray]:
-    """Give every rank the values of all ranks, each times its factor. Return (p, n), until the next call."""
+    """Gather the values of all ranks, each multiplied by its factor, on every rank.
+
+    Return them as rows, (p, n). The next call uses the same memory.
+    """
     rows = _kept_rows(comm, values)
     np.multiply(values, values.dtype.type(factor), out=rows[comm.rank])
     if name == "allgather":

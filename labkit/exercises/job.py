@@ -201,7 +201,7 @@ class _OneProcess:
         """Leave MPI."""
 
     def leave(self, free: bool) -> None:
-        """Leave a text, and free its communicators if it has left nothing behind: few can be watched."""
+        """Finish a text; free its communicators, of which few can be watched, unless messages are pending."""
 
 
 class _Ranks(_OneProcess):

@@ -83,7 +83,7 @@ class Job:
         words = [JOB, str(self.folder)]
         if exercise.on_ranks:
             words = command_line(Options(tuple(words), True, HANG_S, json=str(self.report)))[2:]
-        # In a sandbox, a rank sees other files than the process that would fork it.
+        # In a sandbox, a rank must not see the files of the process that forks ranks, so it is not forked.
         python = [sys.executable, "-m"] if sandbox.in_use else forking.stand_in(self.ranks)
         start = [*mpiexec(), "-n", str(self.ranks)] if exercise.on_ranks else []
         command = [*start, *python, *words]

@@ -438,7 +438,7 @@ def rank_of(cause: str, found: Iterable[Finding]) -> int | None:
 
 
 def ideal(causes: Sequence[str], bought: list[str]) -> Callable[[str], set[Finding]]:
-    """Return what measures as the table says, cause k on rank k, and notes what is bought."""
+    """Return a function that measures what the table says of cause k on rank k; `bought` records names."""
 
     def measured(name: str) -> set[Finding]:
         bought.append(name)

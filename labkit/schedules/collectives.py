@@ -128,7 +128,7 @@ def _largest_power_of_two(p: int) -> int:
 def _folded(p: int, chunks: int, exchange: Callable[[int], Iterator[Round]]) -> Iterator[Round]:
     """Run `exchange` on the first 2^k ranks, for any p.
 
-    Each rank beyond 2^k first sends its array to one of them, and receives the sum from it at the end.
+    Each other rank first sends its array to one of these ranks, and at the end receives the sum from it.
     """
     power = _largest_power_of_two(p)
     extra = np.arange(power, p)

@@ -140,7 +140,7 @@ class Straggler(Callback):
         return result
 
     def _stretch(self, began: float) -> None:
-        """Use up processor time; the matrix products have memory of their own and change nothing else."""
+        """Use processor time for matrix products in memory of their own; change nothing else."""
         if self.factor == 1:
             return
         until = began + self.factor * (thread_time() - began)

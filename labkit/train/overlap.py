@@ -93,7 +93,8 @@ class StepAveraging:
     averaged in place. All ranks make the same calls, in the same order, but a rank whose local batch is empty
     calls `finished` only once, with 0: its gradient is zero.
 
-    `residual` is what compression has not sent yet, in an array like the gradient; None without compression.
+    `residual` holds the part of the gradient that compression has not sent yet: an array of the gradient's
+    shape and dtype, or None without compression.
     """
 
     _step: Step

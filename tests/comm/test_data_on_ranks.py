@@ -27,7 +27,7 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_rank_that_reads_its_own_shard_needs_memory_for_little_more(big: Path) -> None:
     """The first of the schemes also unpacks the files, on one of the ranks.
 
-    The measure can fail: a rank that reads the whole set has four shards.
+    A rank that reads the whole set holds four shards, and the measurement shows it.
     """
     schemes = ("strided", "contiguous", "shuffled", "by-label", "outlying", "weighted")
     done = run(4, PROGRAMS / "memory_of_a_shard.py", big, *schemes, "whole")

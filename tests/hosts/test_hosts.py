@@ -214,7 +214,7 @@ def test_another_folder_or_a_link_in_place_of_the_hosts_is_refused(
 
 
 def test_a_file_that_names_no_process_names_no_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """-1 would stand for every process of this user."""
+    """Signals to the pid -1 would reach every process of this user."""
     monkeypatch.setenv(FOLDER, str(tmp_path))
     (tmp_path / "state.json").write_text('{"token": "x", "holder": -1, "holder_start": "", "hosts": []}')
     state = load()

@@ -1,4 +1,4 @@
-"""Which ranks are stuck for ever: in a circle of messages, or in MPI calls that are not watched."""
+"""Ranks that are stuck forever, in a circle of messages or in unwatched MPI calls, are found."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def check_another_number_of_ranks_resumes_a_run_to_rounding(comm: MPI.Intracomm)
 
 
 def check_buffers_count_by_what_these_ranks_hold(comm: MPI.Intracomm) -> None:
-    """Not by the samples that one of them took over from a run on other ranks."""
+    """The samples that a rank took over from a run on other ranks do not count."""
     model, sums = normalised(), Position(samples=100 if comm.rank == 0 else 1, loss=1.0)
     model.buffers[...] = comm.rank
     settings = {"buffers": "average", "average_after_step": False, "check_weights": True}
