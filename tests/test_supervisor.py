@@ -99,7 +99,7 @@ def test_files_of_other_programs_survive_a_job_although_they_are_named_like_mpis
     )
 
     def write(files: list[Path]) -> None:
-        # Another process writes them: files that this one has open count as the job's, since it starts the job.
+        # Another process writes them: what this one, which starts the job, has open counts as the job's.
         subprocess.run(["tee", *files], input=b"kept", stdout=subprocess.DEVNULL, check=True)
 
     script = "from mpi4py import MPI; print('begun', flush=True); input() if MPI.COMM_WORLD.rank == 0 else 0"
