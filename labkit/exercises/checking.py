@@ -7,10 +7,10 @@ import json
 import linecache
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -19,13 +19,12 @@ from contextlib import suppress
 from dataclasses import replace
 from html import escape
 from itertools import groupby
-from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 from labkit import forking
-from labkit.children import ChildError, end, start_child
+from labkit.children import end, start_child
 from labkit.exercises import catalogue, record
 from labkit.exercises.exercise import Exercise, Verdict, is_stub
 from labkit.exercises.launching import EXTRA_S, FORKED, START_S, clean_environment, scratch_folder
@@ -177,60 +176,65 @@ def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Ver
     With `sandboxed`, the job runs in a sandbox (`labkit.exercises.sandbox`).
     """
     limit_s = 2 * START_S + exercise.deadline_s + EXTRA_S
-    with scratch_folder() as folder:
-        try:
-            forks = _forks()
-            request = {"name": exercise.name, "text": text, "sandboxed": sandboxed, "forks": forks}
-            (folder / "request.json").write_text(json.dumps(request))
-            return Verdict(**json.loads(_answered(folder, forks, limit_s)))
-        except (ChildError, OSError, ValueError, TypeError) as error:
-            return Verdict(False, str(error), check_failed=True)
+    try:
+        forks, parent = _forks()
+        request = {"name": exercise.name, "text": text, "sandboxed": sandboxed, "forks": forks}
+        with scratch_folder(parent) as folder:
+            # Without a process that forks it, the judge has a supervisor: it ends with this process, too.
+            alone = [*supervised(remove=str(folder)), sys.executable, "-m"]
+            process = subprocess.Popen(
+                [*(forking.stand_in() if forks else alone), JUDGE, str(folder)],
+                env={**clean_environment(), forking.ADDRESS: forks},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+            with process:
+                try:
+                    answer, _ = process.communicate(json.dumps(request).encode(), limit_s)
+                finally:
+                    end(process)
+        if not answer:
+            raise OSError("the judge has ended without a verdict")
+        return Verdict(**json.loads(answer))
+    except subprocess.TimeoutExpired:
+        return Verdict(False, f"the judge did not answer within {limit_s:g} s", check_failed=True)
+    except (OSError, ValueError, TypeError) as error:
+        return Verdict(False, str(error), check_failed=True)
 
 
-_forking: list[tuple[subprocess.Popen[bytes], str]] = []  # the processes that fork judges; the last one lives
+class _Forking(NamedTuple):
+    """A process that forks judges, its address, and the folder that its supervisor removes after a kill."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+    folder: str
+
+
+_forking: list[_Forking] = []  # the last one lives
 _starting = threading.Lock()  # `check` may run in several threads
 
 
-def _forks() -> str:
-    """Return the address of a process that forks judges and jobs; empty where the system cannot have one."""
+def _forks() -> tuple[str, str | None]:
+    """Return the address of a process that forks judges and jobs, and the folder for their files.
+
+    The supervisor of that process removes the folder if SIGKILL ends this one. Where the system cannot have
+    such a process, the address is empty, and the folder None.
+    """
     if sys.platform != "linux":
-        return ""
+        return "", None
     with _starting:
-        if _forking and _forking[-1][0].poll() is None:
-            os.killpg(_forking[-1][0].pid, signal.SIGCONT)  # a student's code may have stopped it
+        if _forking and _forking[-1].process.poll() is None:
+            os.killpg(_forking[-1].process.pid, signal.SIGCONT)  # a student's code may have stopped it
         else:
+            folder = _forking[-1].folder if _forking else tempfile.mkdtemp(prefix="labkit-exercises-")
             with forking.listen() as listener:
                 command = [sys.executable, "-m", FORKED, forking.SERVE, str(os.getpid())]
-                process = start_child(command, stdin=listener.fileno(), env=clean_environment())
-                _forking.append((process, os.environ.pop(forking.ADDRESS)))
-        return _forking[-1][1]
-
-
-def _answered(folder: Path, forks: str, limit_s: float) -> bytes:
-    """Return what a judge prints of the request in a folder. Raise ChildError if that is nothing."""
-    # Without a process that forks it, the judge has a supervisor: it ends with this process, too.
-    start = forking.stand_in() if forks else [*supervised(), sys.executable, "-m"]
-    process: Any = subprocess.Popen(
-        [*start, JUDGE, str(folder)],
-        env={**clean_environment(), forking.ADDRESS: forks},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-    end_at, answer = time.monotonic() + limit_s, b""
-    try:
-        while not answer.endswith(b"\n"):
-            if not select.select([process.stdout], [], [], max(0, end_at - time.monotonic()))[0]:
-                raise ChildError(f"the judge did not answer within {limit_s:g} s")
-            if not (part := os.read(process.stdout.fileno(), 1 << 16)):
-                raise ChildError("the judge has ended without a verdict")
-            answer += part
-        if forks:
-            process.kill()  # the judge has ended its job, and ends now
-    finally:
-        end(process)
-        process.stdout.close()
-    return answer
+                process = start_child(
+                    command, remove=folder, stdin=listener.fileno(), env=clean_environment()
+                )
+                _forking.append(_Forking(process, os.environ.pop(forking.ADDRESS), folder))
+        return _forking[-1].address, _forking[-1].folder
 
 
 def grade_text(exercise: Exercise, text: str, *, sandboxed: bool) -> Verdict:

@@ -66,7 +66,6 @@ def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> None:
         request = _wait_for(folder / f"request-{number}")
         if request["text"] is None:  # the last one
             break
-        writer.begin(number)
         writer.write(cell=True)
         # In the rank's own time: on a busy server, a correct function takes many times as long.
         signal.setitimer(signal.ITIMER_PROF, task["deadline_s"])
@@ -74,7 +73,7 @@ def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> None:
         _try(request, task, ranks, dict(namespace))
         for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
             signal.setitimer(timer, 0)
-        (folder / f"rank-{ranks.rank}-{number}.done").touch()
+        writer.begin(number + 1)  # the judge then reads what this request has given
 
 
 def _wait_for(path: Path) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
     python -m labkit.exercises.judge FOLDER
 
-is a process that neither the notebook nor the job can change. The folder holds `request.json`: an exercise's
-name, the text of the student's cell, whether the job is to run in a sandbox, and the address of the process
-that forks the job's. The program prints the verdict, a line of JSON. No process of the job has its standard
-output.
+is a process that neither the notebook nor the job can change. Its standard input is the request, JSON: an
+exercise's name, the text of the student's cell, whether the job is to run in a sandbox, and the address of
+the process that forks the job's. The program prints the verdict, JSON, too. The job uses the folder; no
+process of it has the judge's standard output.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -43,13 +44,11 @@ Wrong = dict[int, tuple[list[Any], list[str | None]]]  # expected results and di
 
 
 def main(folder: Path) -> None:
-    """Judge the request in the folder."""
+    """Judge the request."""
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(1))  # end the job first
     die_with_parent(signal.SIGTERM, os.getppid())
-    answer = os.dup(sys.stdout.fileno())  # no process that this one starts inherits the new descriptor
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    request: dict[str, Any] = json.loads((folder / "request.json").read_text())
-    sandbox.in_use = request["sandboxed"]
+    request: dict[str, Any] = json.load(sys.stdin)
+    sandbox.in_use, tempfile.tempdir = request["sandboxed"], str(folder)
     with suppress(ValueError, OSError):  # a lower limit holds already, or the system has none
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     try:
@@ -60,8 +59,7 @@ def main(folder: Path) -> None:
             found = Judge(job, exercise, cases).verdict(request["text"])
     except Exception as error:
         found = failed(error)
-    with open(answer, "w", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(found)) + "\n")
+    print(json.dumps(asdict(found)), flush=True)
     os._exit(0)  # at once: a check waits for it
 
 

@@ -98,7 +98,6 @@ class Job:
             command = sandbox.command(command, self.folder, [modules])
         self.requests = 0
         self.output = b""
-        self.directory = os.open(self.folder, os.O_RDONLY)
         self.process: subprocess.Popen[bytes] = subprocess.Popen(
             [*forking.stand_in(), FORKED, str(os.getpid()), *command],
             cwd=work,
@@ -123,7 +122,6 @@ class Job:
                 time.sleep(LEAST_POLL_S)  # the check waits for it
         end(self.process)
         self.process.stdout.close()  # type: ignore[union-attr]
-        os.close(self.directory)
 
     def run(self, texts: Sequence[str], cases: Sequence[int], limit_s: float | None = None) -> list[Run]:
         """Run cells with these texts, and their function on the cases of these numbers.
@@ -151,23 +149,21 @@ class Job:
 
         The student's code may have put links into the folder: follow none.
         """
-        content = json.dumps({"text": text, "cases": list(cases), "free": free}).encode()
-        name, new = f"request-{self.requests}", f"new-{secrets.token_hex(8)}"
-        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=self.directory)
-        with open(file, "wb") as stream:
-            stream.write(content)
-        os.rename(new, name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+        new = self.folder / f"new-{secrets.token_hex(8)}"
+        with new.open("x") as file:
+            json.dump({"text": text, "cases": list(cases), "free": free}, file)
+        new.rename(self.folder / f"request-{self.requests}")
         self.requests += 1
 
     def _run(self, number: int, end_at: float) -> Run:
         """Wait for the end of the request of this number, not longer than it may take; return what it did."""
         run, is_ending, pause = Run(), False, LEAST_POLL_S
         stacks = [self.folder / f"rank-{rank}.stack" for rank in range(self.ranks)]
-        done = [self.folder / f"rank-{rank}-{number}.done" for rank in range(self.ranks)]
+        following = [self.folder / f"rank-{rank}-{number + 1}" for rank in range(self.ranks)]
         while not (run.is_complete or run.excess or time.monotonic() > end_at):
             time.sleep(pause)
             pause = min(2 * pause, POLL_S)
-            run.is_complete = all(path.exists() for path in done)
+            run.is_complete = all(path.exists() for path in following)
             run.status = None if run.is_complete else self.process.poll()
             self._read_output()
             if len(self.output) > OUTPUT_BYTES:
@@ -212,9 +208,11 @@ def clean_environment() -> dict[str, str]:
 
 
 @contextmanager
-def scratch_folder() -> Iterator[Path]:
+def scratch_folder(parent: str | None = None) -> Iterator[Path]:
     """Give a new folder, and remove it with all that a student's code has left there."""
-    folder = tempfile.mkdtemp(prefix="labkit-exercise-")
+    if parent is not None:
+        os.makedirs(parent, 0o700, exist_ok=True)  # a system may remove old folders of temporary files
+    folder = tempfile.mkdtemp(prefix="labkit-exercise-", dir=parent)
     try:
         yield Path(folder)
     finally:

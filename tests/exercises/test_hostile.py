@@ -253,11 +253,13 @@ def test_nothing_of_a_job_is_left_behind() -> None:
 
 
 @pytest.mark.parametrize("forks", [True, False])
-def test_a_check_ends_with_its_kernel_even_after_sigkill(forks: bool) -> None:
+def test_a_check_and_its_folder_end_with_its_kernel_even_after_sigkill(forks: bool, tmp_path: Path) -> None:
     loop = f"{HEAD[ALONE]}    while True: pass\n"
-    code = f"from labkit.exercises import catalogue, checking\nif not {forks}: checking._forks = str\n"
+    code = "from labkit.exercises import catalogue, checking\n"
+    code += "" if forks else "checking._forks = lambda: ('', None)\n"
     code += f"checking.judge_text(catalogue.find({ALONE!r}), {loop!r})"
-    with subprocess.Popen([sys.executable, "-c", code]) as kernel:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment) as kernel:
         started = list[psutil.Process]()
 
         def runs() -> bool:
@@ -266,5 +268,7 @@ def test_a_check_ends_with_its_kernel_even_after_sigkill(forks: bool) -> None:
 
         with suppress(psutil.NoSuchProcess):  # one that has just ended
             wait_until(runs, "a job")
+        assert list(tmp_path.iterdir())
         kernel.kill()
     assert psutil.wait_procs(started, timeout=20)[1] == []
+    assert not list(tmp_path.iterdir())
