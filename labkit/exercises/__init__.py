@@ -7,22 +7,19 @@ imports modules of this room, too.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from labkit.exercises.allreduce_contest import contest
-    from labkit.exercises.checking import answer, check, hint, whose
-    from labkit.exercises.collecting import collect, own
-    from labkit.exercises.on_call import incident
-    from labkit.exercises.record import progress
-
-__all__ = ["answer", "check", "collect", "contest", "hint", "incident", "own", "progress", "whose"]
-
-_HOMES = {"contest": "allreduce_contest", "incident": "on_call", "progress": "record"}
-_HOMES |= {"collect": "collecting", "own": "collecting"}
+_HOMES = {
+    **dict.fromkeys(("answer", "check", "hint", "whose"), "labkit.exercises.checking"),
+    **dict.fromkeys(("collect", "own"), "labkit.exercises.collecting"),
+    "contest": "labkit.exercises.allreduce_contest",
+    "incident": "labkit.exercises.on_call",
+    "progress": "labkit.exercises.record",
+}
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'checking')}"), name)
+    return getattr(import_module(_HOMES[name]), name)

@@ -60,7 +60,7 @@ def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> None:
         seed = os.urandom(8)
         namespace["hash"] = lambda value: hash(value) if isinstance(value, Number) else hash((seed, value))
     exec(compile(task["prelude"], "<prelude>", "exec"), namespace)
-    limit(task["deadline_s"] + task["extra_s"], task["processes"])
+    limit(task["processes"])
     sys.stdout, sys.stderr = _Printed(sys.stdout, writer), _Printed(sys.stderr, writer)
     for number in itertools.count():
         request = _wait_for(folder / f"request-{number}")

@@ -7,6 +7,7 @@ It is run with a stand-in for `mpiexec`, in a process of its own.
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import shlex
@@ -19,9 +20,6 @@ from labkit.exercises import sandbox
 from labkit.exercises.launching import scratch_folder
 from labkit.exercises.limits import PROCESSES, limit, processes
 from labkit.exercises.transport import read_bytes
-
-CPU_S = 60.0  # of a script; it waits most of the time
-
 
 # For mpiexec: it works on for a second after SIGUSR1, as ranks do, and notes that it has come to its end.
 STAND_IN = """#!/bin/bash
@@ -52,7 +50,12 @@ echo script >> "$RECORD.events"
 for tick in {1..60}; do grep -q mpiexec "$RECORD.events" && break; "$SLEEP" 0.05; done
 exit $code
 """
-SHORT = {"N": "nodes", "c": "cpus-per-task", "t": "time", "J": "job-name", "o": "output", "p": "partition"}
+OPTIONS = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+for names in ("-N", "--nodes"), ("-c", "--cpus-per-task"), ("-t", "--time"):
+    OPTIONS.add_argument(*names)
+for name in "--ntasks-per-node", "--signal", "--open-mode":
+    OPTIONS.add_argument(name)
+OPTIONS.add_argument("--requeue", action="store_true")
 
 
 def lines_above_commands(script):
@@ -63,18 +66,11 @@ def lines_above_commands(script):
 
 
 def sbatch_options(script):
-    """Return the #SBATCH options above the first command, as a dict; a flag has the value ""."""
-    options = {}
-    for line in lines_above_commands(script):
-        words = shlex.split(line.removeprefix("#SBATCH"), comments=True) if line.startswith("#SBATCH") else []
-        while words:
-            name, _, value = (word := words.pop(0)).partition("=")
-            if not word.startswith("--"):  # a short option: -N 4 or -N4
-                name, value = SHORT.get(word[1:2], word[1:2]), word[2:]
-            if not value and words and not words[0].startswith("-"):
-                value = words.pop(0)
-            options[name.removeprefix("--")] = value
-    return options
+    """Return the #SBATCH options above the first command that the exercise asks for, as a dict."""
+    lines = [line for line in lines_above_commands(script) if line.startswith("#SBATCH")]
+    words = [word for line in lines for word in shlex.split(line.removeprefix("#SBATCH"), comments=True)]
+    found = vars(OPTIONS.parse_known_args(words)[0])
+    return {name.replace("_", "-"): value for name, value in found.items()}
 
 
 def seconds_of(limit):
@@ -98,28 +94,28 @@ def option_faults(script):
             yield f"`{line}` stands below the first command; SLURM does not read it"
     try:
         options = sbatch_options(script)
-    except ValueError as error:
+    except (ValueError, argparse.ArgumentError) as error:
         yield f"an #SBATCH line cannot be read ({error}): write one option per line, as --name=value"
         return
     for name, expected in {"nodes": "4", "ntasks-per-node": "1", "cpus-per-task": "1"}.items():
-        if options.get(name) != expected:
-            yield f"expected --{name}={expected}, found {options.get(name, 'none')}"
+        if options[name] != expected:
+            yield f"expected --{name}={expected}, found {options[name] or 'none'}"
     try:
-        limit = seconds_of(options.get("time") or "0")
+        limit = seconds_of(options["time"] or "0")
     except ValueError:
         limit = 0
     if not 0 < limit <= 1800:
-        found = options.get("time", "none")
+        found = options["time"] or "none"
         yield f"expected a time limit of at most half an hour, as --time=HH:MM:SS, found {found}"
-    target, _, before = options.get("signal", "").partition("@")
+    target, _, before = (options["signal"] or "").partition("@")
     before = before or "60"
     known = target in ("B:USR1", "B:SIGUSR1", "B:10") and before.isdecimal()
     if not known or not 30 <= int(before) <= 60:
-        found = options.get("signal", "none")
+        found = options["signal"] or "none"
         yield f"expected --signal=B:USR1@S with S from 30 to 60, in seconds, found {found}"
-    if "requeue" not in options:
+    if not options["requeue"]:
         yield "a job that loses a node is not put back into the queue: --requeue"
-    if options.get("open-mode") != "append":
+    if options["open-mode"] != "append":
         yield "a second start overwrites the first one's output: --open-mode=append"
 
 
@@ -192,7 +188,7 @@ def _faults_of_a_run(script, trial, warned, tasks, code):
         env={**os.environ, **settings},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=partial(limit, CPU_S, PROCESSES if sandbox.in_use else processes()),
+        preexec_fn=partial(limit, PROCESSES if sandbox.in_use else processes()),
     )
     where = f"with {'a' if warned else 'no'} checkpoint in the folder and {tasks} tasks"
     try:

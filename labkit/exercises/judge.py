@@ -33,7 +33,6 @@ from labkit.exercises.compare import ROUNDINGS, difference, names_of_parts
 from labkit.exercises.exercise import Call, Case, Exercise, Outcome, Verdict
 from labkit.exercises.launching import Job, Run
 from labkit.exercises.transport import Foreign, Unreadable, pack, unpack
-from mpiwatch.processes import die_with_parent
 from mpiwatch.report import ranks_phrase
 
 MEMORY_BYTES = 4 << 30  # of address space, for the judge: a student's results can be large
@@ -46,7 +45,6 @@ Wrong = dict[int, tuple[list[Any], list[str | None]]]  # expected results and di
 def main(folder: Path) -> None:
     """Judge the request."""
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(1))  # end the job first
-    die_with_parent(signal.SIGTERM, os.getppid())
     request: dict[str, Any] = json.load(sys.stdin)
     sandbox.in_use, tempfile.tempdir = request["sandboxed"], str(folder)
     with suppress(ValueError, OSError):  # a lower limit holds already, or the system has none

@@ -1,11 +1,10 @@
-"""Limits of what a student's code may use: memory, files, processes, computing time."""
+"""Limits of what a student's code may use: memory, files, processes. The judge limits its time."""
 
 from __future__ import annotations
 
 import os
 import resource
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,14 +14,12 @@ OPEN_FILES = 512
 PROCESSES = 256  # besides those that the user has already; in a sandbox, there are none
 
 
-def limit(cpu_s: float, processes: int) -> None:
+def limit(processes: int) -> None:
     """Limit what this process, and each that it starts, may use. Only root can raise the limits again.
 
-    - `cpu_s`: seconds of computing from now on.
-    - `processes`: how many processes and threads this user may have; root may have any number.
+    `processes`: how many processes and threads this user may have; root may have any number.
     """
     limits = {
-        resource.RLIMIT_CPU: round(time.process_time() + cpu_s) + 1,
         resource.RLIMIT_FSIZE: FILE_BYTES,
         resource.RLIMIT_NOFILE: OPEN_FILES,
         resource.RLIMIT_CORE: 0,

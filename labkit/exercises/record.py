@@ -114,9 +114,9 @@ def _changing() -> Iterator[Record]:
             file.write(json.dumps({"exercises": record}, indent=1).encode() + b"\n")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Progress:
-    """All exercises and what is done, and the answers to questions; `str` gives the same as text."""
+    """All exercises and what is done, and the answers to questions: a text, and in a notebook a table."""
 
     exercises: Sequence[Exercise]
     states: Mapping[str, str]
@@ -139,7 +139,7 @@ class Progress:
             stars = "★" * each.difficulty + "☆" * (5 - each.difficulty)
             yield each, [stars, counted(each.points, "point"), STATES[self.states.get(each.name, "")]]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         width = max((len(each.name) for each in self.exercises), default=0)
         lines = [
             f"{state[0]} {each.notebook:<3} {each.name:<{width}}  {stars}  {points:<8}  {state[2:]}"
@@ -158,9 +158,6 @@ class Progress:
         head = "".join(f"<th style='text-align:left'>{name}</th>" for name in names)
         answers = "".join(f"<p>Question {name}: {escape(text)}</p>" for name, text in self.answers.items())
         return f"<table><tr>{head}</tr>{''.join(rows)}</table><p>{self.summary()}</p>{answers}"
-
-    def _repr_pretty_(self, printer: object, cycle: bool) -> None:
-        printer.text(str(self))  # type: ignore[attr-defined]
 
 
 def progress(notebook: str = "") -> Progress:

@@ -15,97 +15,43 @@ from typing import NamedTuple
 import mpi4py
 
 from labkit.exercises import catalogue
-from labkit.exercises.exercise import CAUGHT, Verdict
+from labkit.exercises.exercise import CAUGHT, Code, Verdict
 from labkit.exercises.judge import Judge
 from labkit.exercises.launching import Job, scratch_folder
 
 MOST_TEXTS = 3  # in one job on ranks: each case opens a communicator, of which about 60 can be watched
 
 
-# Right answers that a check might refuse, because they differ from the reference.
-ALSO_RIGHT = {
-    "time_pairs": (
-        """
-def time_pairs(comm, nbytes):
-    times, message = np.zeros((comm.size, comm.size)), bytearray(nbytes)
-    for a in range(comm.size):
-        for b in range(a):
-            best = np.inf
-            comm.Barrier()
-            for _ in range(2):
-                if comm.rank == a:
-                    start = perf_counter()
-                    comm.Isend(message, dest=b).Wait()
-                    comm.Irecv(message, source=b).Wait()
-                    best = min(best, perf_counter() - start)
-                elif comm.rank == b:
-                    comm.Recv(message, source=a)
-                    comm.Ssend(message, tag=7, dest=a)
-            times[a, b] = times[b, a] = comm.bcast(best, root=a)
-    return times
+# Right answers that a check might refuse: what differs from the reference's text.
+ALSO_RIGHT: dict[str, Code] = {
+    "accumulate": """
+def accumulate(comm, micro_batches, total):
+    whole = np.zeros(total.size + 1)  # the last value: the number of samples
+    for gradient, count in micro_batches:
+        whole += count * np.append(gradient, 1.0)
+    comm.Allreduce(MPI.IN_PLACE, whole)
+    total[...] = whole[:-1] / whole[-1]
 """,
-    ),
-    "bucket_plan": (
-        """
-def bucket_plan(n, bucket_bytes, small_bytes):
-    most = max(1, bucket_bytes // 4)
-    small = min(most, max(1, small_bytes // 4))
-    plan, stop = [], n
-    while stop > 0:
-        values = small if stop in (n, min(stop, small)) else min(most, stop - small)
-        plan.append([max(0, stop - values), stop])
-        stop = plan[-1][0]
-    return plan
-""",
-    ),
-    "average_overlapped": (
-        """
-def average_overlapped(comm, backward, grads, plan):
-    left, requests = list(plan), []
-    def finished(start):
-        requests[:] = [request for request in requests if not request.test()[0]]
-        while left and left[0][0] >= start:
-            bucket = grads[slice(*left.pop(0))]
-            bucket /= comm.size
-            requests.append(comm.Iallreduce(MPI.IN_PLACE, bucket))
-    backward(finished)
-    while not all([request.Test() for request in requests]):
-        pass
-""",
-    ),
-    "sharded_step": (
-        """
-def sharded_step(comm, params, grads, velocity, lr, momentum):
-    counts = [len(each) for each in np.array_split(params, comm.size)]
-    starts = np.cumsum([0, *counts])
-    own = slice(starts[comm.rank], starts[comm.rank + 1])
-    total, received = grads[own].copy(), np.empty_like(velocity)
+    "time_pairs": {
+        "comm.Send(buffer, b)": "comm.Isend(buffer, dest=b).Wait()",
+        "comm.Recv(buffer, b)": "comm.Irecv(buffer, source=b).Wait()",
+        "comm.Recv(buffer, a)\n": "comm.Recv(buffer, source=a)\n",
+        "comm.Send(buffer, a)": "comm.Ssend(buffer, tag=7, dest=a)",
+    },
+    "bucket_plan": {"plan.append((start, stop))": "plan.append([start, stop])"},
+    "average_overlapped": {
+        "request.Test()": "request.test()",
+        "for request in requests:\n        request.Wait()": "while not all([r.Test() for r in requests]): 0",
+    },
+    "sharded_step": {
+        "comm.Reduce_scatter(grads, mean, counts)": """starts, rank = np.cumsum([0, *counts]), comm.rank
+    mean[:], received = grads[starts[rank] : starts[rank + 1]], np.empty_like(velocity)
     for k in range(1, comm.size):
-        to, source = (comm.rank + k) % comm.size, (comm.rank - k) % comm.size
+        to, source = (rank + k) % comm.size, (rank - k) % comm.size
         comm.Sendrecv([grads[starts[to] :], counts[to]], to, recvbuf=received, source=source)
-        total += received
-    velocity[:] = momentum * velocity + total / comm.size
-    params[own] -= lr * velocity
-    comm.Allgatherv(MPI.IN_PLACE, [params, counts])
-""",
-    ),
-    "reduce_scatter_overlapped": (
-        """
-def reduce_scatter_overlapped(comm, backward, counts):
-    chunks, requests = {}, {}
-    def ready(k, gradient):
-        for j in [j for j, (request, _) in requests.items() if request.Test()]:
-            del requests[j]
-        gradient = gradient / comm.size
-        chunks[k] = np.empty(counts[k][comm.rank], gradient.dtype)
-        requests[k] = comm.Ireduce_scatter(gradient, chunks[k], counts[k]), gradient
-        ready.last = k
-    backward(ready)
-    for request, _ in requests.values():
-        request.Wait()
-    return chunks
-""",
-    ),
+        mean += received"""
+    },
+    "reduce_scatter_overlapped": {"gradient /= comm.size": "gradient = gradient / comm.size; ready.last = k"},
 }
 
 
@@ -125,7 +71,8 @@ def answers(name: str) -> list[Answer]:
         wrapped = f"def {name}(comm, *arguments):\n    comm.{method}(0)\n    return own(comm, *arguments)"
         text = f"{exercise.text}\n\nown = {name}\n\n\n{wrapped}\n"
         wrong.append(Answer(f"it calls `comm.{method}`, which does the exercise by itself", text))
-    return [Answer(None, exercise.text), *wrong, *(Answer(None, text) for text in ALSO_RIGHT.get(name, ()))]
+    right = [replace(exercise, mistakes={"": ALSO_RIGHT[name]}).mistaken("")] if name in ALSO_RIGHT else []
+    return [*(Answer(None, text) for text in (exercise.text, *right)), *wrong]
 
 
 def submit(name: str, *texts: str, deadline_s: float | None = None) -> list[Verdict]:

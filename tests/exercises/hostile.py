@@ -154,20 +154,7 @@ ATTACKS: dict[str, Attack] = {
         result="found.reference(dy, x, w)",
         words="has no attribute 'reference'",
     ),
-    "looks for expected results in the job's task": Attack(
-        JOB + "import pickle\ntask = pickle.loads(open(f'{JOB}/task', 'rb').read())",
-        result="task['expected']",
-        words="KeyError: 'expected'",
-    ),
     # What the judge reads.
-    "returns a value that equals everything": Attack(
-        "class Same:\n    def __eq__(self, other): return True\n    __hash__ = None\n", result="Same()"
-    ),
-    "writes pickles for records": Attack(
-        JOB + "import pickle\nclass Evil:\n    def __reduce__(self): return os.mkdir, ('OUTSIDE/evil',)\n"
-        "open(f'{JOB}/rank-0-0', 'wb').write(pickle.dumps(Evil()) + b'\\n')\n",
-        words="damaged",
-    ),
     "writes a finding of 10 MB": Attack(
         JOB + "import json\nerror = {'type': 'x' * 10**7, 'text': 'y', 'line': 0, 'name': '', 'what': ''}\n"
         "open(f'{JOB}/rank-0-0', 'a').write(json.dumps({'error': error}) + '\\n')\nos._exit(0)",
@@ -286,10 +273,5 @@ ATTACKS: dict[str, Attack] = {
         result="SOLUTION.replace('mpiexec -n', 'echo x > OUTSIDE/new; mpiexec -m')",
         exercise=SCRIPT,
         possible=FILES,
-    ),
-    "a script connects to a program of this machine": Attack(
-        result="SOLUTION.replace('mpiexec -n', 'echo x > /dev/tcp/127.0.0.1/PORT; mpiexec -m')",
-        exercise=SCRIPT,
-        possible=NETWORK,
     ),
 }

@@ -1,4 +1,4 @@
-"""The exercise of the job script accepts its own reference, and names what is wrong with others."""
+"""The exercise of the job script names what is wrong; `make exercises` tries the reference and mistakes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,10 @@ def changed(old: str, new: str) -> str:
     return SCRIPT.replace(old, new)
 
 
-def test_the_solution_is_right() -> None:
-    assert [*option_faults(SCRIPT), *run_faults(SCRIPT)] == []
-
-
 @pytest.mark.parametrize(
     ("old", "new", "finding"),
     [
         ("#!/bin/bash\n", "", "first line"),
-        ("#SBATCH --requeue\n", "", "--requeue"),
         ("#SBATCH --open-mode=append\n", "", "--open-mode=append"),
         ("--nodes=4", "--nodes=2", "expected --nodes=4, found 2"),
         ("#SBATCH --cpus-per-task=1\n", "", "expected --cpus-per-task=1, found none"),
@@ -60,17 +55,12 @@ def test_an_option_can_be_written_in_another_way() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "finding"),
     [
-        ("export OMP_NUM_THREADS=1 ", "export ", ": OMP_NUM_THREADS is not 1"),
         (" OPENBLAS_NUM_THREADS=1", "", "OPENBLAS_NUM_THREADS is not 1"),
         ("labkit train", "echo", "labkit train --out"),
         ("lenet5 --data", "linear --data", "--model lenet5"),
         ('[ -e "$1/checkpoint.npz" ]', "true", "labkit train --out"),
         ("done\n", "done\nwhile true; do sleep 1; done\n", "still runs"),
         ('"$SLURM_NTASKS"', "4", "expected `mpiexec -n 3"),
-        ("(--resume", "(--out", "labkit train --resume"),
-        ("trap 'kill -USR1 $ranks' USR1", "trap 'true' USR1", "did not pass it on"),
-        ("trap 'kill -USR1 $ranks' USR1", "", "does not catch SIGUSR1"),
-        ("exit $?", "exit 0", ", the script with 0"),
         ("while kill -0 $ranks 2>/dev/null", "while wait $ranks; [ $? -gt 128 ]", "still runs"),
         ('options[@]}" &', 'options[@]}" & exit', "ended before mpiexec: wait for it"),
         ("kill -USR1 $ranks'", "kill $ranks'", "killed mpiexec"),

@@ -67,18 +67,6 @@ def wrong(notebook: Any) -> None:
     write(notebook, PURE, function(PURE, "return 0"))
 
 
-def not_python(notebook: Any) -> None:
-    write(notebook, PURE, function(PURE, "return ("))
-
-
-def deadlock(notebook: Any) -> None:
-    write(notebook, ON_RANKS, function(ON_RANKS, "return comm.recv(source=(comm.rank + 1) % comm.size)"))
-
-
-def rank_ends(notebook: Any) -> None:
-    write(notebook, ON_RANKS, function(ON_RANKS, "import os", "os._exit(0)"))
-
-
 def process_ends(notebook: Any) -> None:
     """One answer ends the process that runs it; the answer to another exercise is right."""
     write(notebook, PURE, f"import os\nos._exit(0)\n\n\n{EXERCISES[PURE].text}")
@@ -114,9 +102,6 @@ STUDENTS: list[tuple[Callable[[Any], None], int, str]] = [
     (in_a_copy_without_marks, total(*EXERCISES), f"{PURE}: correct ("),
     (nothing, 0, f"{PURE}: not written."),
     (wrong, 0, f"{PURE}: not correct: "),
-    (not_python, 0, f"{PURE}: not correct: SyntaxError"),
-    (deadlock, 0, f"{ON_RANKS}: not correct: "),
-    (rank_ends, 0, f"{ON_RANKS}: not correct: "),
     (process_ends, total(ON_RANKS), f"{PURE}: not correct: "),
     (patched_checks, 0, f"{PURE}: not written."),
     (deleted_cells, total(PURE), f"{PURE}: correct ("),
