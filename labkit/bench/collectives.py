@@ -8,21 +8,16 @@ algbw is bytes / time. busbw is algbw · 2(p-1)/p, because each rank must send a
 in an all-reduce. So busbw can be compared with a link's bandwidth for any p.
 Source: nccl-tests, PERFORMANCE.md.
 
-The times also check the cost model: fitted to some of the sizes, it predicts the others. Each schedule is
-fitted with parameters of its own: if ranks share cores and memory, as on one machine, the cost of a byte
-depends on how many ranks are busy in that round. One cost model fitted to all schedules together predicts a
-schedule that was not measured, but less accurately; both are shown.
+A cost model is fitted to the times of each schedule.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
-from typing import NamedTuple
 
 import numpy as np
 import psutil
@@ -31,7 +26,6 @@ from mpi4py import MPI
 from labkit import units
 from labkit.bench.pytorch import is_installed
 from labkit.bench.rows import Row, rows_of
-from labkit.bench.rows import table as table_of
 from labkit.comm import ALGORITHMS, choose, run, shared_array, tags
 from labkit.comm.auto import refit_costs
 from labkit.comm.timing import (
@@ -44,7 +38,7 @@ from labkit.comm.timing import (
     print_progress,
     progress,
 )
-from labkit.schedules import ALLREDUCE, FittedModel, Measurement, Schedule, fit_cost_model, hierarchical
+from labkit.schedules import ALLREDUCE, CostModel, FittedModel, Measurement, fit_cost_model, hierarchical
 
 SIZES = tuple(4**k for k in range(1, 14))  # 4 B … 64 MiB
 BASELINES = "mpi-allreduce", "gloo", "hand-written"
@@ -53,9 +47,8 @@ TIMEOUT = timedelta(seconds=60)  # of gloo, for the ranks to find one another, a
 LOOPBACK = "127.0.0.1"
 # A full Ethernet frame has 1,514 bytes: its own header, IP's and TCP's leave 1,448 for data.
 FRAME = 1514 / 1448
-# Of the predictions: smaller sizes are not compared, the median error (%) is compared with the target, and
-# a curve has so many points.
-SMALLEST, TARGET, POINTS = 64 * units.KIB, 25.0, 100
+POINTS = 100  # of a fitted curve
+Curves = dict[str, list[float]]
 
 
 def compare(
@@ -65,8 +58,8 @@ def compare(
     bandwidth: float | None,
     *,
     refit: bool,
-) -> tuple[list[Row], str, Times, Prediction | None]:
-    """Return rows and a text with all algorithms, their times, and what the cost model predicts.
+) -> tuple[list[Row], str, Times, tuple[list[int], Curves]]:
+    """Return rows and a text with all algorithms, their times, and the curves of the fitted cost models.
 
     Each size takes about `seconds`. With `refit`, first measure anew what `auto` chooses by. Collective.
     """
@@ -76,14 +69,12 @@ def compare(
     choices = [choose(comm, size) for size in sizes]
     with allreduce_algorithms(comm) as algorithms:
         times = measure(comm, algorithms, sizes, seconds, progress(comm))
-    predicted = predict(times, comm.size) if comm.rank == 0 else None
-    found, texts = rows(times, comm.size, place, bandwidth), [table(times, comm.size)]
-    texts.append("\n".join(map(str, choices)))
-    if predicted:
-        of_model = model_rows(times, predicted, place)
-        found += of_model
-        texts += [str(predicted), table_of(of_model)]
-    return found, "\n\n".join(texts), times, predicted
+    fits = fit(times, comm.size) if comm.rank == 0 else {}
+    width = max(map(len, fits), default=0)
+    models = [f"{name:{width}}  {', '.join(str(found).splitlines())}" for name, found in fits.items()]
+    texts = [table(times, comm.size), "\n".join(map(str, choices)), "\n".join(models)]
+    found = rows(times, comm.size, place, bandwidth)
+    return found, "\n\n".join(filter(None, texts)), times, curves(fits, comm.size, sizes)
 
 
 @contextmanager
@@ -266,64 +257,23 @@ def table(times: Times, p: int) -> str:
     return "\n".join(lines)
 
 
-def held_out(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return every other size, starting with the second largest and without the smallest, ascending."""
-    return tuple(sorted(sorted(sizes)[-2:0:-2]))
+def fit(times: Times, p: int) -> dict[str, FittedModel]:
+    """Return a cost model for each schedule, fitted to its times; none for one rank or fewer than 3 sizes.
 
-
-class Prediction(NamedTuple):
-    """Cost models fitted to each of the schedules, and to all together, without the sizes `held_out`."""
-
-    schedules: dict[str, Schedule]
-    fits: dict[str, FittedModel]
-    together: FittedModel
-    held_out: tuple[int, ...]
-
-    def curves(self, smallest: int, largest: int) -> tuple[list[int], dict[str, list[float]]]:
-        """Return closely spaced sizes between two, and each schedule's predicted times (s)."""
-        sizes = np.unique(np.geomspace(smallest, largest, POINTS).astype(int) // ITEM * ITEM).tolist()
-        return sizes, {
-            name: [fit.predict(self.schedules[name], size) for size in sizes]
-            for name, fit in self.fits.items()
-        }
-
-    def __str__(self) -> str:
-        fits = {**self.fits, "all": self.together}
-        width = max(map(len, fits))
-        return "\n".join(f"{name:{width}}  {', '.join(str(fit).splitlines())}" for name, fit in fits.items())
-
-
-def predict(times: Times, p: int) -> Prediction | None:
-    """Fit cost models to the schedules' times at all sizes but the held-out ones.
-
-    Return None if there is nothing to predict: with one rank, or with fewer than three sizes.
+    If ranks share cores and memory, as on one machine, the cost of a byte depends on how many ranks are busy
+    in a round. So each schedule has parameters of its own.
     """
-    held = held_out(list(times))
-    if p == 1 or not held:
-        return None
-    schedules = {name: make(p) for name, make in ALLREDUCE.items()}
-    seen = {
-        name: [Measurement(schedule, size, times[size][name]) for size in times if size not in held]
-        for name, schedule in schedules.items()
+    if p == 1 or len(times) < len(CostModel._fields):
+        return {}
+    return {
+        name: fit_cost_model(Measurement(make(p), size, medians[name]) for size, medians in times.items())
+        for name, make in ALLREDUCE.items()
     }
-    fits = {name: fit_cost_model(measured) for name, measured in seen.items()}
-    together = fit_cost_model(point for measured in seen.values() for point in measured)
-    return Prediction(schedules, fits, together, held)
 
 
-def model_rows(times: Times, prediction: Prediction, place: str) -> list[Row]:
-    """Return rows of measured against predicted times at the held-out sizes, and of the median error (%)."""
-    found, errors = list[Row](), []
-    for size in prediction.held_out:
-        if size < SMALLEST:
-            continue
-        for name, fit in prediction.fits.items():
-            predicted = fit.predict(prediction.schedules[name], size)
-            measured = times[size][name]
-            shown = {name: 1e3 * measured, "predicted": 1e3 * predicted}
-            found += rows_of(f"model/{name}/{units.format_size(size)}/{place}", shown, "ms")
-            errors.append(100 * abs(predicted / measured - 1))
-    if errors:
-        shown = {"error": statistics.median(errors), "target": TARGET}
-        found += rows_of(f"model/median/{place}", shown, "%")
-    return found
+def curves(fits: Mapping[str, FittedModel], p: int, sizes: Sequence[int]) -> tuple[list[int], Curves]:
+    """Return closely spaced sizes between the first and the last, and each schedule's predicted times (s)."""
+    close = np.unique(np.geomspace(sizes[0], sizes[-1], POINTS).astype(int) // ITEM * ITEM).tolist()
+    return close, {
+        name: [found.predict(ALLREDUCE[name](p), size) for size in close] for name, found in fits.items()
+    }

@@ -21,7 +21,7 @@ from mpi4py import MPI
 from labkit.bench.collectives import gloo
 from labkit.bench.pytorch import LR, MOMENTUM
 from labkit.bench.rows import Row, in_turns, rows_of
-from labkit.bench.training import DDP, STEPS, TORCH_ALONE, Case, Torch
+from labkit.bench.training import DDP, STEPS, TORCH_ALONE, Case, pytorch_runs
 from labkit.comm import ALGORITHMS
 from labkit.nn import MODELS, SGD
 from mpiwatch.waiting import raise_faults
@@ -91,7 +91,7 @@ def compare(
         if all_reduce is not None:
             name = DDP if comm.size > 1 else TORCH_ALONE
             case = Case(name, comm.size, comm.size * batch)
-            ddp = Torch(model, comm, [case]).run(case, (inputs, y), [slice(batch)])
+            ddp = pytorch_runs(model, {comm.size: comm})(case, (inputs, y), [slice(batch)])
 
             def pytorchs() -> Iterator[None]:
                 ddp()

@@ -15,7 +15,7 @@ by the ring, and PyTorch's FSDP2, which shards each convolutional and dense laye
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -37,7 +37,7 @@ from labkit.data import local_batches
 from labkit.nn import MODELS, SGD, Model
 from labkit.schedules import ALLREDUCE as SCHEDULES
 from labkit.schedules import CostModel, cost
-from labkit.train import Batches, Buckets, Callback, Step, train
+from labkit.train import Batches, Buckets, Step, Timeline, train
 from labkit.units import KIB, MIB, format_bandwidth
 from mpiwatch.processes import cores
 
@@ -47,6 +47,7 @@ DDP, DDP_NO_OVERLAP, DDP_NO_SYNC, TORCH_ALONE = "ddp-gloo", "ddp-no-overlap", "d
 OVERLAP_HALVING = "overlap/halving-doubling"  # predicted only
 DDP_HOOK = "ddp-hook/ring"  # DDP that averages by the lab's ring
 FSDP2 = "fsdp2"
+HERE = "hosts"  # the place of rows measured on several hosts, and of the links between them
 
 BY_PYTORCH = DDP, DDP_HOOK, DDP_NO_OVERLAP, DDP_NO_SYNC, FSDP2, TORCH_ALONE
 AGAINST = {ALONE: (TORCH_ALONE,), ZERO_3: (FSDP2, OVERLAP)}
@@ -185,7 +186,7 @@ def compare(
     raise_together(comm, fault)
     report = progress(comm)
     one_node = count_hosts(comm) == 1
-    place = "shm" if one_node else "hosts"
+    place = "shm" if one_node else HERE
     with gloo(comm) as all_reduce:
         cases = cases_of(comm.size, batch, scaling, one_node=one_node, pytorch=all_reduce is not None)
         if all_reduce is not None and not has_fsdp2():
@@ -206,11 +207,11 @@ def compare(
         if one_node and (few := cores()) < comm.size:
             text += f" The ranks share {few} cores: on {comm.size} ranks it is at most {few / comm.size:.2f}."
     if links:
-        measured = measure_links(comm, report)
-        if not one_node:  # where the model is of messages, but overlap sends none
-            found += measured_against_predicted(model, times, place, measured)
-        found += predicted_rows(model, times, links, measured)
-        alpha, beta = 1e6 * measured.alpha, 1e9 * measured.beta
+        models = networks(comm, links, report)
+        alpha, beta = 1e6 * models[HERE].alpha, 1e9 * models[HERE].beta
+        if one_node:  # the model is of messages, but overlap sends none here
+            del models[HERE]
+        found += prediction_rows(model, times, models)
         text += f"\nA message on these links: {alpha:.3g} µs + {beta:.3g} ns per byte"
     return found, f"{table(found)}\n{text}"
 
@@ -228,16 +229,16 @@ def measure(
     comms = {}
     for p in sorted({case.p for case in cases}):
         comms[p] = cast(MPI.Intracomm, comm.Split(0 if comm.rank < p else MPI.UNDEFINED, comm.rank))
-    by_pytorch = [case for case in cases if case.setup in BY_PYTORCH]
-    torch = Torch(name, comm, by_pytorch) if by_pytorch else None
+    by_pytorch = {*BY_PYTORCH} & {case.setup for case in cases}
+    pytorch_run = pytorch_runs(name, comms) if by_pytorch else None
     model, runs = MODELS[name](), dict[Case, Run]()
     options = {ALONE: {"algorithm": ALGORITHMS["mpi"]}, **our_setups(one_node)}
     for case in cases:
         if comm.rank < case.p:
             n = STEPS[name] * case.batch
             samples = batch_for(model, len(range(comm.rank, n, case.p)))
-            if torch and case.setup in BY_PYTORCH:
-                runs[case] = torch.run(case, samples, local_batches(n, case.batch, comm.rank, case.p))
+            if pytorch_run and case.setup in BY_PYTORCH:
+                runs[case] = pytorch_run(case, samples, local_batches(n, case.batch, comm.rank, case.p))
             else:
                 runs[case] = our_run(comms[case.p], model, case, samples, options[case.setup])
     turns: dict[Case, list[Time]] = {case: [] for case in cases}
@@ -260,16 +261,6 @@ def median(times: Sequence[Time]) -> Time:
     return sorted(times, key=lambda time: time.iteration)[(len(times) - 1) // 2]
 
 
-class _Recorder(Callback):
-    """Record all steps."""
-
-    def __init__(self) -> None:
-        self.steps: list[Step] = []
-
-    def after_step(self, step: Step) -> None:
-        self.steps.append(step)
-
-
 def our_run(
     comm: MPI.Intracomm, model: Model, case: Case, samples: Samples, options: Mapping[str, Any]
 ) -> Run:
@@ -284,64 +275,52 @@ def our_run(
     fixed: dict[str, Any] = {"epochs": 1, "lr": LR, "buffers": "leave", "check_weights": False}
 
     def run() -> Sequence[Step]:
-        recorder = _Recorder()
+        timeline = Timeline(MPI.COMM_SELF)  # of this rank's steps alone
         sgd = SGD(model.params, MOMENTUM, WEIGHT_DECAY)
-        train(comm, model, batches, optimizer=sgd, callbacks=[recorder], **fixed, **options)
-        return recorder.steps
+        train(comm, model, batches, optimizer=sgd, callbacks=[timeline], **fixed, **options)
+        return timeline.steps
 
     return run
 
 
-class Torch:
-    """The PyTorch models of this rank: one for each number of ranks, and more with a hook and for FSDP2.
+def pytorch_runs(
+    name: str, comms: Mapping[int, MPI.Intracomm]
+) -> Callable[[Case, Samples, Sequence[slice]], Run]:
+    """Return a function that makes the runs of PyTorch's set-ups, as `our_run` makes the lab's.
 
-    The process group must exist, with the ranks of `comm` (`labkit.bench.collectives.gloo`). Collective.
+    `comms` has the communicator of a case's ranks by their number; other ranks must not make its runs. A run
+    trains on a slice of the samples in each step. DDP with and without synchronisation trains one model. The
+    process group of all ranks must exist (`labkit.bench.collectives.gloo`). Collective.
     """
+    import torch  # noqa: PLC0415
 
-    def __init__(self, name: str, comm: MPI.Intracomm, cases: Iterable[Case]) -> None:
-        import torch  # noqa: PLC0415
+    groups = {p: torch.distributed.new_group(list(range(p)), timeout=TIMEOUT) for p in comms}
 
-        self._models: dict[tuple[int, str], Any] = {}
-        self._groups: dict[int, Any] = {}
-        sizes = {self._key(case) for case in cases}
-        for p in sorted({p for p, _ in sizes}):
-            group = torch.distributed.new_group(list(range(p)), timeout=TIMEOUT)
-            if comm.rank < p:
-                self._groups[p] = group
-        for p, kind in sorted(sizes):
-            if kind == DDP_HOOK:
-                ranks = cast(MPI.Intracomm, comm.Split(0 if comm.rank < p else MPI.UNDEFINED, comm.rank))
-            if comm.rank >= p:
-                continue
-            model = pytorch_model(name)[0]
-            if kind == FSDP2:
-                from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+    @cache
+    def model_of(p: int, kind: str) -> Any:
+        model = pytorch_model(name)[0]
+        if kind == FSDP2:
+            from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
 
-                mesh = torch.distributed.DeviceMesh.from_group(self._groups[p], "cpu")
-                for layer in model:
-                    if isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear)):
-                        fully_shard(layer, mesh=mesh)
-                fully_shard(model, mesh=mesh)
-            elif p > 1:
-                wrapper = torch.nn.parallel.DistributedDataParallel
-                with warnings.catch_warnings():  # new versions want another name, which older ones lack
-                    warnings.simplefilter("ignore", FutureWarning)
-                    model = wrapper(model, process_group=self._groups[p], broadcast_buffers=False)
-            if kind == DDP_HOOK:
-                from labkit.torch import ddp_hook  # noqa: PLC0415
+            mesh = torch.distributed.DeviceMesh.from_group(groups[p], "cpu")
+            for layer in model:
+                if isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear)):
+                    fully_shard(layer, mesh=mesh)
+            fully_shard(model, mesh=mesh)
+        elif p > 1:
+            with warnings.catch_warnings():  # new versions want another name, which older ones lack
+                warnings.simplefilter("ignore", FutureWarning)
+                model = torch.nn.parallel.DistributedDataParallel(
+                    model, process_group=groups[p], broadcast_buffers=False
+                )
+        if kind == DDP_HOOK:
+            from labkit.torch import ddp_hook  # noqa: PLC0415
 
-                model.register_comm_hook(None, ddp_hook(ranks, RING))
-            self._models[p, kind] = model
+            model.register_comm_hook(None, ddp_hook(comms[p], RING))
+        return model
 
-    @staticmethod
-    def _key(case: Case) -> tuple[int, str]:
-        return case.p, case.setup if case.setup in (DDP_HOOK, FSDP2) else DDP
-
-    def run(self, case: Case, samples: Samples, slices: Sequence[slice]) -> Run:
-        """Return a function that trains on this rank's samples, a slice per step, and returns the times."""
-        import torch  # noqa: PLC0415
-
-        model, group = self._models[self._key(case)], self._groups[case.p]
+    def run_of(case: Case, samples: Samples, slices: Sequence[slice]) -> Run:
+        model = model_of(case.p, case.setup if case.setup in (DDP_HOOK, FSDP2) else DDP)
         sgd = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
         x, y = (torch.from_numpy(array) for array in samples)
         locally = case.setup in (DDP_NO_SYNC, DDP_NO_OVERLAP)
@@ -356,13 +335,15 @@ class Torch:
                     loss.backward()
                 ready = perf_counter()
                 if case.setup == DDP_NO_OVERLAP:
-                    _average(model, group, case.p)
+                    _average(model, groups[case.p], case.p)
                 end = perf_counter()
                 sgd.step()
                 steps.append(Step(1, number, 0, begin, ready, ready, end, perf_counter()))
             return steps
 
         return run
+
+    return run_of
 
 
 def _average(model: Any, group: Any, p: int) -> None:
@@ -466,21 +447,26 @@ def ranks_of(batch: int) -> list[int]:
     return [2**k for k in range(MOST_RANKS.bit_length()) if 2**k <= min(batch, MOST_RANKS)]
 
 
-def measure_links(comm: MPI.Intracomm, report: Report) -> CostModel:
-    """Return the latency of a message and the inverse bandwidth, from the ring at two sizes. Collective.
+def networks(comm: MPI.Intracomm, bandwidths: Sequence[float], report: Report) -> dict[str, CostModel]:
+    """Return a cost model of the links here and of links of each bandwidth (bit/s), by place. Collective.
 
-    A fit to more sizes would find no latency on links that let a burst pass at once.
+    A ring at two sizes gives the latency, which all have, and the inverse bandwidth here: a fit to more sizes
+    would find no latency on links that let a burst pass at once. Other links carry TCP's headers as well as
+    values. Their reduction cost is the time in which this rank adds one segment to another.
     """
     small, large = LINK_SIZES
     times = measure_collectives(comm, {RING: Allreduce(ALGORITHMS[RING])}, LINK_SIZES, LINK_S, report)
     messages, sent = 2 * (comm.size - 1), 2 * (comm.size - 1) / comm.size * large
-    return CostModel(times[small][RING] / messages, (times[large][RING] - times[small][RING]) / sent)
-
-
-def reduction_cost() -> float:
-    """Return the time (s) per byte in which this rank adds one segment to another."""
+    alpha = times[small][RING] / messages
     own, received = np.ones((2, SEGMENT_BYTES // 4), np.float32)
-    return interleaved({"add": lambda: np.add(own, received, own)}, 21)["add"] / 1e3 / SEGMENT_BYTES
+    gamma = interleaved({"add": lambda: np.add(own, received, own)}, 21)["add"] / 1e3 / SEGMENT_BYTES
+    return {
+        HERE: CostModel(alpha, (times[large][RING] - times[small][RING]) / sent),
+        **{
+            f"{format_bandwidth(rate)}/predicted": CostModel(alpha, 8 / rate * FRAME, gamma)
+            for rate in bandwidths
+        },
+    }
 
 
 def predicted(alone: Time, buckets: Sequence[tuple[int, int]], seconds: Callable[[int], float]) -> float:
@@ -512,28 +498,24 @@ def predictions(model: str, times: Times, p: int, links: CostModel) -> dict[Case
     return {Case(setup, p, batch): time for setup, time in found.items()}
 
 
-def measured_against_predicted(model: str, times: Times, place: str, links: CostModel) -> list[Row]:
-    """Return rows of measured against predicted images per second, for what was measured on several ranks."""
-    found = []
-    for p in {case.p for case in times if case.p > 1 and case.p in ranks_of(case.batch)}:
-        for case, time in predictions(model, times, p, links).items():
-            if case in times:
-                rates = {case.setup: images_per_s(times, case), "predicted": case.batch / time}
-                found += rows_of(f"{model}/strong/{case.size}/{case.setup}/{place}", rates, "images/s")
-    return found
+def prediction_rows(model: str, times: Times, links: Mapping[str, CostModel]) -> list[Row]:
+    """Return rows of images per second, predicted for links by place, against p times those of one rank.
 
-
-def predicted_rows(model: str, times: Times, bandwidths: Sequence[float], measured: CostModel) -> list[Row]:
-    """Return rows of predicted images per second, against p times those that one rank was measured with.
-
-    The links have the latency measured here, and carry TCP's headers as well as values.
+    For the links here, the rows are of what was measured on several ranks, against the prediction.
     """
-    found, alone, gamma = [], _alone(times), reduction_cost()
-    for bandwidth in bandwidths:
-        links = CostModel(measured.alpha, 8 / bandwidth * FRAME, gamma)
+    found, alone = [], _alone(times)
+    measured_on = {case.p for case in times} - {1}
+    for place, each in links.items():
         for p in ranks_of(alone.batch):
-            for case, time in predictions(model, times, p, links).items():
-                where = f"{model}/strong/{case.size}/{case.setup}/{format_bandwidth(bandwidth)}/predicted"
-                rates = {case.setup: case.batch / time, "linear": p * images_per_s(times, alone)}
+            if place == HERE and p not in measured_on:
+                continue
+            for case, time in predictions(model, times, p, each).items():
+                where, rate = f"{model}/strong/{case.size}/{case.setup}/{place}", case.batch / time
+                if place != HERE:
+                    rates = {case.setup: rate, "linear": p * images_per_s(times, alone)}
+                elif case in times:
+                    rates = {case.setup: images_per_s(times, case), "predicted": rate}
+                else:
+                    continue
                 found += rows_of(where, rates, "images/s")
     return found

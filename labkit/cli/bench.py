@@ -23,7 +23,7 @@ from labkit.cli.ranks import ending_together, hosts_option, on_ranks
 from mpiwatch import launch
 
 if TYPE_CHECKING:
-    from labkit.bench.collectives import Prediction
+    from labkit.bench.collectives import Curves
     from labkit.bench.rows import Row
     from labkit.comm.timing import Times
 
@@ -224,14 +224,14 @@ def collectives(plot: Path | None, **options: Any) -> None:
     """Time every all-reduce algorithm against the MPI library's own Allreduce.
 
     The command starts its own ranks, unless mpiexec has started it on ranks. It also measures a ring written
-    by hand, and gloo if PyTorch is installed. algbw is bytes / time, busbw is algbw · 2(p-1)/p. The rows
-    "model" compare the other sizes with the cost model's prediction, fitted to some of the sizes.
+    by hand, and gloo if PyTorch is installed. algbw is bytes / time, busbw is algbw · 2(p-1)/p. A cost
+    model is fitted to the times of each schedule, if there are at least three sizes.
     """
     draw = None if plot is None else partial(_draw, plot)
     _measure("labkit.bench.collectives", draw=draw, **options)
 
 
-def _draw(path: Path, times: Times, predicted: Prediction | None) -> None:
+def _draw(path: Path, times: Times, curves: tuple[list[int], Curves]) -> None:
     from labkit.files import atomic_write
     from labkit.plots.schedules import time_by_size
 
@@ -241,6 +241,6 @@ def _draw(path: Path, times: Times, predicted: Prediction | None) -> None:
             sizes, seconds = measured.setdefault(name, ([], []))
             sizes.append(size)
             seconds.append(medians[name])
-    figure = time_by_size(*(predicted.curves(min(times), max(times)) if predicted else ([], {})), measured)
+    figure = time_by_size(*curves, measured)
     with atomic_write(path) as file:
         figure.savefig(file, format="png", dpi=150)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,7 +51,7 @@ def test_under_mpiexec_it_uses_those_ranks(tmp_path: Path) -> None:
         *ALLREDUCE,
     } <= algorithms
     assert [line.split()[:4] for line in lines if line.startswith("auto: ")][1][2:] == ["for", "64"]
-    assert "alpha = " in done.stdout and "model/median/p2" in done.stdout
+    assert "alpha = " in done.stdout
     assert plot.read_bytes().startswith(b"\x89PNG") and list(tmp_path.iterdir()) == [plot]
 
 
@@ -145,42 +144,14 @@ def test_the_table_sorts_algorithms_by_time_and_shows_bandwidths() -> None:
     assert collectives.table(TIMES, 1).splitlines()[-1].split()[-3:] == ["0.00", "kB/s", "2.00"]
 
 
-SIZES = (1024, 2**14, 2**17, 2**20, 2**23)
-
-
-def times_at(rates: CostModel, p: int, factor: Callable[[int], float] = lambda size: 1.0) -> Times:
-    """Return the times of a machine that obeys the model, except for a factor that depends on the size."""
-    return {
-        size: {
-            "mpi-allreduce": 1.0,
-            **{name: factor(size) * cost(make(p), size, rates) for name, make in ALLREDUCE.items()},
-        }
-        for size in SIZES
+def test_a_cost_model_is_fitted_to_each_schedule_if_there_are_enough_sizes() -> None:
+    p, rates = 4, CostModel(20e-6, 1e-9, 0.3e-9)
+    times: Times = {
+        size: {"mpi-allreduce": 1.0, **{name: cost(make(p), size, rates) for name, make in ALLREDUCE.items()}}
+        for size in (1024, 2**14, 2**20)
     }
-
-
-@pytest.mark.parametrize("p", [2, 3, 4, 5])
-def test_the_model_is_fitted_without_the_held_out_sizes_and_predicts_them(p: int) -> None:
-    rates = CostModel(20e-6, 1e-9, 0.3e-9)
-    held = (2**14, 2**20)
-    times = times_at(rates, p, lambda size: 1.25 if size in held else 1.0)
-    model = collectives.predict(times, p)
-    assert model and model.held_out == held
-    assert model.together.model == pytest.approx(rates, rel=1e-3)  # so the held-out ones were not looked at
-    *rows, median = collectives.model_rows(times, model, f"p{p}")
-    assert [row.case for row in rows] == [f"model/{name}/1MiB/p{p}" for name in ALLREDUCE]  # 16 KiB is small
-    for row in rows:
-        assert row.against == "predicted" and row.ratio == pytest.approx(1.25, rel=1e-3)
-        assert row.ours == pytest.approx(1e3 * times[2**20][row.case.split("/")[1]])
-    assert (median.case, median.against, median.unit) == (f"model/median/p{p}", "target", "%")
-    assert median.ours == pytest.approx(20, rel=1e-2) and median.ratio == pytest.approx(0.8, rel=1e-2)
-
-
-def test_there_is_no_prediction_with_one_rank_or_too_few_sizes() -> None:
-    rates = CostModel(20e-6, 1e-9, 0.3e-9)
-    assert collectives.predict(times_at(rates, 1), 1) is None
-    two = dict(list(times_at(rates, 4).items())[:2])
-    assert collectives.predict(two, 4) is None
-    small = dict(list(times_at(rates, 4).items())[:3])
-    model = collectives.predict(small, 4)
-    assert model and collectives.model_rows(small, model, "p4") == []
+    sizes, curves = collectives.curves(collectives.fit(times, p), p, list(times))
+    assert sizes[0] == 1024 and sizes[-1] == 2**20 and len(sizes) > 50
+    for name, make in ALLREDUCE.items():
+        assert curves[name] == pytest.approx([cost(make(p), size, rates) for size in sizes], rel=1e-3)
+    assert collectives.fit(times, 1) == {} == collectives.fit(dict(list(times.items())[:2]), p)
