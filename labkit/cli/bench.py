@@ -19,7 +19,7 @@ import click
 
 from labkit import units
 from labkit.cli.inputs import MOST_RANKS, Finite, Place, Whole
-from labkit.cli.ranks import ending_together, hosts_option, on_ranks
+from labkit.cli.ranks import ending_together, on_ranks, ranks_option
 from mpiwatch import launch
 
 if TYPE_CHECKING:
@@ -33,17 +33,6 @@ NOT_DRAWN = {"hand-written", "shared-memory-copied", "auto"}  # their curves lie
 DEADLINE_S = 3600.0  # the defaults take seconds or minutes; large batches of VGG-11 take longer
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
-_ranks_option = click.option(
-    "-n",
-    "--ranks",
-    type=Whole(max=MOST_RANKS),
-    help="Ranks to start without mpiexec. [default: 4, or the hosts' slots]",
-)
-
-
-def ranks_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a command that starts its own ranks."""
-    return _ranks_option(hosts_option(function))
 
 
 @click.group

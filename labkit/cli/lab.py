@@ -8,14 +8,11 @@ import math
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -24,6 +21,7 @@ from labkit.children import start_child
 from labkit.cli import UNUSED
 from labkit.cli.course import RECORD
 from labkit.cli.inputs import MOST_RANKS, InputError, Place, Whole, one_line
+from labkit.cli.ranks import ignore_signals, stop_at_signals
 from labkit.cluster import PROFILE, RANKS
 
 START_S = 60.0  # how long JupyterLab may take to answer
@@ -35,11 +33,17 @@ JUPYTERLAB = f"import sys; sys.modules[{UNUSED!r}] = None; from jupyterlab.labap
 
 
 class JupyterLab:
-    """A running JupyterLab; see `started`."""
+    """A JupyterLab that serves the current folder and opens a notebook in it. It ends with the `with` block.
 
-    def __init__(self, folder: Path, notebook: Path) -> None:
+    It has a runtime folder of its own, for its log, connection files and the kernels' sockets. The folder is
+    removed afterwards; if JupyterLab fails, the log stays.
+    """
+
+    def __init__(self, notebook: Path) -> None:
+        # Below /tmp, because a socket's path has at most 103 bytes on macOS, and other folders are too deep.
+        place = "/tmp" if os.access("/tmp", os.W_OK) else None
+        self._folder = folder = Path(tempfile.mkdtemp(prefix="labkit-lab-", dir=place))
         self.log = folder / LOG
-        self._folder = folder
         self._path = f"lab/tree/{notebook.as_posix()}"
         self._token = secrets.token_hex(24)
         options = [*transport(folder), "--ServerApp.log_level=WARN", "--LabApp.log_level=WARN"]
@@ -57,6 +61,15 @@ class JupyterLab:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+
+    def __enter__(self) -> JupyterLab:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.process.terminate()
+        self.process.wait()
+        if not isinstance(error, click.ClickException):
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def is_running(self) -> bool:
         """Return whether JupyterLab runs; raise an error with its last messages if it has failed."""
@@ -84,31 +97,6 @@ class JupyterLab:
         return click.ClickException("\n".join([what, *lines, f"All of its messages: {self.log}"]))
 
 
-@contextmanager
-def started(notebook: Path) -> Iterator[JupyterLab]:
-    """Start a JupyterLab that serves the current folder and opens a notebook in it; end it with the block.
-
-    It has a runtime folder of its own, for its log, connection files and the kernels' sockets. The folder is
-    removed afterwards; if JupyterLab fails, the log stays.
-    """
-    # Below /tmp, because the path of a socket has at most 103 bytes on macOS, and other folders are too deep.
-    folder = Path(tempfile.mkdtemp(prefix="labkit-lab-", dir="/tmp" if os.access("/tmp", os.W_OK) else None))
-    lab = None
-    failed = False
-    try:
-        lab = JupyterLab(folder, notebook)
-        yield lab
-    except click.ClickException:
-        failed = True
-        raise
-    finally:
-        if lab:
-            lab.process.terminate()
-            lab.process.wait()
-        if not failed:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 def transport(folder: Path) -> list[str]:
     """Return the options for kernels that listen on sockets in the folder, if sockets work there.
 
@@ -126,7 +114,6 @@ def transport(folder: Path) -> list[str]:
 
 COPIES = Path("my-notebooks")
 FIRST = "00_meet_the_cluster.ipynb"
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command("lab")
@@ -162,8 +149,7 @@ def command(ranks: int, folder: Path, hosts: Path | None, copy_only: bool) -> No
     if copy_only:
         _prepare(folder)
         return
-    for signum in SIGNALS:
-        signal.signal(signum, _stop)
+    stop_at_signals(after_ctrl_c=0)
     import ipyparallel as ipp  # noqa: PLC0415  (--help must not wait for it)
 
     from labkit.cluster import clusters, connect, ssh  # noqa: PLC0415
@@ -193,7 +179,7 @@ def command(ranks: int, folder: Path, hosts: Path | None, copy_only: bool) -> No
         if profile == "ssh":
             with one_line(ClusterError):
                 ssh.before_controller(cluster)
-    with started(last_used(folder)) as lab:
+    with JupyterLab(last_used(folder)) as lab:
         try:
             if cluster:
                 cluster.start_cluster_sync()
@@ -205,8 +191,7 @@ def command(ranks: int, folder: Path, hosts: Path | None, copy_only: bool) -> No
             click.echo(f"JupyterLab: {address}\nIts log: {lab.log}\nCtrl-C ends JupyterLab and the ranks.")
             _wait_for_an_end(lab)
         finally:
-            for signum in SIGNALS:
-                signal.signal(signum, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the ending
+            ignore_signals()
             click.echo("Stopping …")
             lab.process.terminate()  # ends while the engines do
             if cluster:
@@ -249,10 +234,6 @@ def last_used(folder: Path) -> Path:
     made_at = record.stat().st_mtime if record.exists() else math.inf
     saved = {path.stat().st_mtime: path for path in folder.glob("*.ipynb")}
     return saved[max(saved)] if max(saved) > made_at else folder / FIRST
-
-
-def _stop(signum: int, frame: object) -> None:
-    raise SystemExit(0 if signum == signal.SIGINT else 128 + signum)
 
 
 def _wait_for_an_end(lab: JupyterLab) -> None:

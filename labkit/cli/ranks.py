@@ -11,17 +11,17 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from labkit.children import ChildError, run_child
-from labkit.cli.inputs import Place, one_line
+from labkit.cli.inputs import MOST_RANKS, Place, Whole, one_line
 from mpiwatch import launch
-from mpiwatch.processes import print_error
+from mpiwatch.processes import STOP_SIGNALS, print_error
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -43,6 +43,13 @@ def under_mpiexec() -> bool:
 
 def _note_hosts(context: click.Context, option: click.Parameter, path: Path | None) -> None:
     context.meta[HOSTS] = path
+
+
+def ranks_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option -n (--ranks) of a command that starts its own ranks, and --hosts."""
+    text = "Ranks to start. [default: 4, or the hosts' slots]"
+    option = click.option("-n", "--ranks", type=Whole(max=MOST_RANKS), help=text)
+    return option(hosts_option(function))
 
 
 hosts_option = click.option(
@@ -85,8 +92,7 @@ def on_ranks(ranks: int | None, deadline_s: float | None) -> None:
     if under_mpiexec():
         return
     starter = mpiexec(ranks)
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, _stop)
+    stop_at_signals()
     try:
         done = run_child(
             [*starter, sys.executable, "-m", "labkit", *sys.argv[1:]],
@@ -100,10 +106,21 @@ def on_ranks(ranks: int | None, deadline_s: float | None) -> None:
     sys.exit(done.returncode)
 
 
-def _stop(signum: int, frame: object) -> None:
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)  # a second Ctrl-C must not stop the ending of the ranks
-    raise SystemExit(128 + signum)
+def stop_at_signals(after_ctrl_c: int = 128 + signal.SIGINT) -> None:
+    """Let the first signal that ends this process raise SystemExit, so that it ends what it has started."""
+
+    def stop(signum: int, frame: object) -> None:
+        ignore_signals()
+        raise SystemExit(after_ctrl_c if signum == signal.SIGINT else 128 + signum)
+
+    for signum in STOP_SIGNALS:
+        signal.signal(signum, stop)
+
+
+def ignore_signals() -> None:
+    """Ignore further signals: a second Ctrl-C must not interrupt the ending."""
+    for signum in STOP_SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
 
 
 @contextmanager

@@ -9,16 +9,13 @@ from typing import Any
 
 import click
 
-from labkit.cli.inputs import MOST_RANKS, Finite, Place, Whole
-from labkit.cli.ranks import hosts_option, mpiexec, under_mpiexec
+from labkit.cli.inputs import Finite, Place
+from labkit.cli.ranks import mpiexec, ranks_option, under_mpiexec
 from mpiwatch.launch import DEADLINE_S, Options, launcher_of_ranks, run
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
-@click.option(
-    "-n", "ranks", type=Whole(max=MOST_RANKS), help="MPI ranks to start.  [default: 4, or the hosts' slots]"
-)
-@hosts_option
+@ranks_option
 @click.option(
     "--deadline",
     "deadline_s",

@@ -29,7 +29,6 @@ from mpiwatch.launch import Options, refuse_world_of_one
 from mpiwatch.program import begin_watching
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.figure import Figure
 
     from labkit.train.steps import Epoch, Step
@@ -157,55 +156,50 @@ def draw(out: Path, rows: list[Epoch], steps: list[Step], run: dict[str, Any]) -
     _write(out / "timeline.png", timeline(steps, ", ".join(slowed), first))
     if "preset" in run:
         report = PRESETS[run["preset"]].report
-        figure = _by_epoch if report == "E" else _by_iteration
-        _write(out / f"report-{report.lower()}.png", figure(_runs_of_report(out, run["preset"])))
+        _write(out / f"report-{report.lower()}.png", _side_by_side(out, run["preset"]))
 
 
-def _runs_of_report(out: Path, preset: str) -> dict[Path, dict[str, Any]]:
-    """Return run.json of this run and of the report's other runs that lie beside it, by folder."""
-    report, against, found = PRESETS[preset].report, PRESETS[preset].against, {}
-    for name in [name for name in PRESETS if PRESETS[name].report == report or name == against]:
+def _side_by_side(out: Path, preset: str) -> Figure:
+    """Draw this run and the report's others that lie beside it: report E's by epoch, others by iteration."""
+    import numpy as np
+
+    from labkit.plots import comparison
+    from labkit.train.run_record import fractions, load_iterations
+
+    report, runs, tables = PRESETS[preset].report, {}, {}
+    for name in [
+        name for name in PRESETS if PRESETS[name].report == report or name == PRESETS[preset].against
+    ]:
         folder = out if name == preset else out.parent / name
         with suppress(OSError, ValueError, KeyError):
             run = json.loads((folder / "run.json").read_text())
-            if run["preset"] == name and (folder / "iterations.csv").exists():
-                found[folder] = run
-    return found
-
-
-def _by_iteration(runs: dict[Path, dict[str, Any]]) -> Figure:
-    """Return loss, time per iteration and its parts of all set-ups, as report C draws them."""
-    from labkit.plots import set_ups
-    from labkit.train.run_record import fractions, load_iterations
-
-    tables = {run["preset"]: load_iterations(folder / "iterations.csv") for folder, run in runs.items()}
-    return set_ups(
-        {name: table["loss"].mean(axis=0) for name, table in tables.items()},
-        {name: table["time_s"].mean(axis=0) for name, table in tables.items()},
-        {
-            name: {part: float(of_ranks.mean()) for part, of_ranks in fractions(table).items()}
-            for name, table in tables.items()
-        },
-    )
-
-
-def _by_epoch(runs: dict[Path, dict[str, Any]]) -> Figure:
-    """Return accuracy and loss by epoch and process, and the drift of runs that average after stepping."""
-    import numpy as np
-
-    from labkit.plots import processes
-
-    def curves(of: str) -> dict[str, np.ndarray]:
-        return {
-            run["preset"] + ", after stepping" * run["settings"]["average_after_step"]: np.array(
-                [[row[of] for row in run["epochs"] if row["rank"] == rank] for rank in range(run["ranks"])],
-                float,
-            )
-            for run in runs.values()
+            if run["preset"] == name:
+                tables[name] = load_iterations(folder / "iterations.csv")
+                runs[name + ", after stepping" * run["settings"]["average_after_step"]] = run
+    if report != "E":
+        loss, seconds = (
+            {name: table[column].mean(axis=0, keepdims=True) for name, table in tables.items()}
+            for column in ("loss", "time_s")
+        )
+        parts = {
+            name: {k: float(v.mean()) for k, v in fractions(table).items()} for name, table in tables.items()
         }
-
-    drift = {name: values[:1] for name, values in curves("drift").items() if np.isfinite(values).all()}
-    return processes(curves("local_accuracy"), curves("local_loss"), drift)
+        curves = {"Loss (mean of the ranks)": loss, "Time per iteration (s)": seconds}
+        return comparison("Iteration", curves, parts)
+    quantities = {
+        "local_accuracy": ("Training accuracy (%)", 100),
+        "local_loss": ("Training loss", 1),
+        "drift": ("Distance between the ranks' weights (%)", 100),  # of runs that average after stepping
+    }
+    curves = {}
+    for column, (label, factor) in quantities.items():
+        for name, run in runs.items():
+            by_rank = [
+                [row[column] for row in run["epochs"] if row["rank"] == r] for r in range(run["ranks"])
+            ]
+            if None not in by_rank[0]:
+                curves.setdefault(label, {})[name] = factor * np.array(by_rank)
+    return comparison("Epoch", curves)
 
 
 def _write(path: Path, figure: Figure) -> None:

@@ -1,3 +1,3 @@
 """Figures: each function takes data and returns a matplotlib Figure."""
 
-from labkit.plots.training import losses, processes, set_ups, timeline
+from labkit.plots.training import comparison, losses, timeline

@@ -77,58 +77,43 @@ def _curves(axes: Axes, curves: Mapping[str, Curve]) -> None:
     axes.grid(alpha=0.3)
 
 
-def set_ups(
-    loss: Mapping[str, Curve], seconds: Mapping[str, Curve], fractions: Mapping[str, Mapping[str, float]]
+def comparison(
+    x_label: str,
+    curves: Mapping[str, Mapping[str, np.ndarray]],
+    fractions: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Figure:
-    """Return the runs of several set-ups by iteration: their loss, their time per iteration, and its parts.
+    """Return several runs in a panel for each quantity: thick for the mean of a run's ranks, thin for each.
 
-    `loss` and `seconds` have a curve, one value for each iteration, under the name of each run; `fractions`
-    has the fraction of the time that each part takes; they add up to 1.
+    Shapes: curves: label of the panel → run → (ranks, n). Another panel shows `fractions`, those of the time
+    per iteration that each part takes, by run; they add up to 1.
     """
-    figure, (left, middle, right) = panels((12, 4), columns=3)
-    for axes, curves in (left, loss), (middle, seconds):
-        _curves(axes, curves)
-        axes.set_xlabel("Iteration")
+    figure, sides = panels((4.2 * (len(curves) + bool(fractions)), 4), columns=len(curves) + bool(fractions))
+    for axes, (label, runs) in zip(sides, curves.items(), strict=False):
+        axes.set(xlabel=x_label, ylabel=label)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    left.set_ylabel("Loss (mean of the ranks)")
-    middle.set_ylabel("Time per iteration (s)")
-    middle.set_ylim(bottom=0)
-    left.legend()
+        for k, by_rank in enumerate(runs.values()):
+            numbers, thin = np.arange(1, by_rank.shape[1] + 1), COLOURS[k % len(COLOURS)]
+            axes.plot(numbers, by_rank.T, color=thin, linewidth=0.7, alpha=0.6)
+        _curves(axes, {name: by_rank.mean(axis=0) for name, by_rank in runs.items()})
+        axes.legend()
+    if fractions:
+        _bars(sides[-1], fractions)
+    return figure
+
+
+def _bars(axes: Axes, fractions: Mapping[str, Mapping[str, float]]) -> None:
     ends = np.zeros(len(fractions))  # of the bars drawn so far
     for k, part in enumerate(next(iter(fractions.values()))):
         values = 100 * np.array([run[part] for run in fractions.values()])
-        bars = right.barh(
+        bars = axes.barh(
             list(fractions), values, left=ends, label=part, color=COLOURS[k], edgecolor=INK, height=0.6
         )
         numbers = [f"{value:.0f}" if value >= 6 else "" for value in values]
-        right.bar_label(bars, numbers, label_type="center", color=text_colour(COLOURS[k]))
+        axes.bar_label(bars, numbers, label_type="center", color=text_colour(COLOURS[k]))
         ends += values
-    right.set(xlabel="Share of the time per iteration (%)", xlim=(0, 100))
-    right.invert_yaxis()
-    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=9)
-    return figure
-
-
-def processes(
-    accuracy: Mapping[str, np.ndarray], loss: Mapping[str, np.ndarray], drift: Mapping[str, np.ndarray]
-) -> Figure:
-    """Return training accuracy and loss by epoch: thick for the mean of a run's ranks, thin for each rank.
-
-    Shapes: accuracy (as fractions) and loss (ranks, epochs), under the name of each run. A third panel shows
-    how far the ranks' weights are apart in the runs that have a `drift` (1, epochs), as fractions.
-    """
-    shown = [("Training accuracy (%)", accuracy, 100), ("Training loss", loss, 1)]
-    shown += [("Distance between the ranks' weights (%)", drift, 100)] if drift else []
-    figure, sides = panels((4.5 * len(shown), 4), columns=len(shown))
-    for axes, (label, runs, factor) in zip(sides, shown, strict=True):
-        axes.set(xlabel="Epoch", ylabel=label)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        for k, by_rank in enumerate(runs.values()):
-            epochs = np.arange(1, by_rank.shape[1] + 1)
-            axes.plot(epochs, factor * by_rank.T, color=COLOURS[k % len(COLOURS)], linewidth=0.7, alpha=0.6)
-        _curves(axes, {name: factor * by_rank.mean(axis=0) for name, by_rank in runs.items()})
-        axes.legend()
-    return figure
+    axes.set(xlabel="Share of the time per iteration (%)", xlim=(0, 100))
+    axes.invert_yaxis()
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=9)
 
 
 # Shades of grey and hatches: a colour would stand for a rank.

@@ -24,7 +24,7 @@ from mpiwatch.report import ranks_phrase
 
 LAUNCHERS = "mpiexec", "mpirun", "prterun", "orterun", "srun"
 TERMINALS = "/dev/pts/", "/dev/tty"
-BAR = 80  # columns of the progress bar
+BAR = 80  # columns of the progress bar, at most
 OVER_100 = (
     "A contribution over 100 %: the ranks' gradients point in different directions, so their sum is\n"
     "shorter than that rank's part of it."
@@ -42,10 +42,9 @@ class Printer(Callback):
     def __init__(self, comm: MPI.Intracomm, steps: int, log_every: int | None = None) -> None:
         self._comm, self._log_every = comm, log_every
         self._explained = False
-        shown = comm.rank == 0 and on_terminal()
-        self._bar = tqdm(
-            total=steps, unit=" steps", file=sys.stderr, disable=not shown, ncols=BAR, leave=False
-        )
+        columns = terminal_columns() if comm.rank == 0 else 0
+        shown = {"disable": not columns, "ncols": min(BAR, columns), "leave": False}
+        self._bar = tqdm(total=steps, unit=" steps", file=sys.stderr, **shown)
 
     def __enter__(self) -> Printer:
         return self
@@ -123,15 +122,18 @@ def start_lines(settings: Settings, about: Mapping[str, Any], parameters: int, s
     return "\n".join(lines)
 
 
-def on_terminal() -> bool:
-    """Return whether a terminal shows this process's standard error.
+def terminal_columns() -> int:
+    """Return the width of the terminal that shows this process's standard error; 0 if none does.
 
     A launcher gives its ranks a pipe, and writes what it reads from it to its own standard error. Where the
-    system does not tell where that leads (macOS), the answer is no.
+    system does not tell where that leads (macOS), no terminal shows it.
     """
-    if sys.stderr.isatty():
-        return True
     with suppress(OSError, psutil.Error):
+        if sys.stderr.isatty():
+            return os.get_terminal_size(sys.stderr.fileno()).columns or BAR
         launchers = [each.pid for each in psutil.Process().parents() if each.name().startswith(LAUNCHERS)]
-        return os.readlink(f"/proc/{launchers[-1]}/fd/2").startswith(TERMINALS) if launchers else False
-    return False
+        output = f"/proc/{launchers[-1]}/fd/2" if launchers else ""
+        if output and os.readlink(output).startswith(TERMINALS):
+            with open(output, opener=lambda path, flags: os.open(path, flags | os.O_NOCTTY)) as terminal:
+                return os.get_terminal_size(terminal.fileno()).columns or BAR
+    return 0

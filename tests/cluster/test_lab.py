@@ -16,7 +16,7 @@ import pexpect
 import pytest
 
 from labkit.cli.course.folders import ORIGINALS
-from labkit.cli.lab import command, started, transport
+from labkit.cli.lab import JupyterLab, command, transport
 from labkit.cluster import PROFILE, RANKS
 from labkit.cluster.clusters import CHOSEN
 from tests.cluster.lab_session import Server, ServerKernel
@@ -175,7 +175,7 @@ def test_a_jupyterlab_that_fails_shows_its_last_messages(
 ) -> None:
     (tmp_path / "jupyter_server_config.json").write_text('{"ServerApp": {"port": "eight"}}')
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
-    with pytest.raises(click.ClickException) as failed, started(Path(FIRST)) as lab:
+    with pytest.raises(click.ClickException) as failed, JupyterLab(Path(FIRST)) as lab:
         lab.wait_until_it_serves()
     said = failed.value.format_message()
     assert said.startswith("JupyterLab ended with exit status 1.\n")

@@ -10,6 +10,7 @@ import pty
 import shlex
 import subprocess
 import sys
+import termios
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -213,10 +214,11 @@ def test_a_rank_without_samples_in_a_short_epoch_has_no_accuracy() -> None:
     assert np.isnan(found["accuracy, epoch 1 (%)"]).all() and found["test accuracy (%)"] == [50]
 
 
-def test_the_progress_bar_is_on_a_terminal_only(job: tuple[Path, str], tmp_path: Path) -> None:
+def test_the_progress_bar_is_on_a_terminal_only_and_fits_it(job: tuple[Path, str], tmp_path: Path) -> None:
     """Rank 0's standard error is a pipe to mpiexec: what counts is where mpiexec's leads."""
     command = [launch.mpiexec(), "-n", "2", sys.executable, "-m", "labkit", *SMALL, "--epochs", "50"]
     terminal, side = pty.openpty()
+    termios.tcsetwinsize(side, (24, 78))
     # A file, not a pipe: while the test reads the terminal, a full pipe would stop mpiexec.
     with (
         open(tmp_path / "printed", "w") as stdout,
@@ -234,5 +236,6 @@ def test_the_progress_bar_is_on_a_terminal_only(job: tuple[Path, str], tmp_path:
                 seen += part
     os.close(terminal)
     assert shown.returncode == 0 and b"images/s" in seen and b"loss" in seen and b"/150" in seen
+    assert max(len(bar.strip()) for bar in seen.decode().split("\r")) in (77, 78)
     for text in (tmp_path / "printed").read_text(), job[1]:  # the job's standard error was a pipe
         assert "images/s" not in text and "\r" not in text
