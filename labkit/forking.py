@@ -7,7 +7,12 @@ stand-in's files, environment and directory, and runs the module as `python -m M
 stand-in passes signals on and ends as the rank does; the rank is killed when its stand-in ends. The listener
 takes RANKS of them and then closes, so that no code of a rank can ask for more; 0 stands for any number.
 
-Where nothing listens, as on another machine, a stand-in becomes the rank and imports everything itself.
+Where nothing listens, as on another machine, the rank imports everything itself: a stand-in becomes the rank.
+
+With LABKIT_EXITS=FILE, a stand-in appends a line to this file when its rank ends: the rank's pid and exit
+code. When one rank dies, MPI ends all of them within milliseconds, and mpiexec does not tell which died first
+(MPICH names the first process of the world in any case). mpiexec learns of a death when the stand-in ends in
+turn, that is after the line is written. Where nothing listens, the rank is then a child of its stand-in.
 
 A stand-in imports little of the standard library and nothing else: it is started once for each rank.
 """
@@ -30,6 +35,7 @@ if TYPE_CHECKING:  # a stand-in does not wait for the import
     from typing import Any, NoReturn
 
 ADDRESS = "LABKIT_FORKS"  # the environment variable with the name of the socket
+EXITS = "LABKIT_EXITS"  # the environment variable with the path of the file of exits
 SERVE = "--serve"  # the argument of a program that forks ranks: the listener is its standard input
 FORWARDED = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
@@ -176,13 +182,16 @@ def _pass_ends_on(stand_ins: dict[int, socket.socket]) -> None:
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Let the listener fork the rank; end as it does. Without a listener, become the rank."""
+    """Let the listener fork the rank; end as it does. Without a listener, start the rank or become it."""
     ranks, *words = arguments
+    exits = os.environ.pop(EXITS, "")
     connection = socket.socket(socket.AF_UNIX)
     alone, parent = [sys.executable, "-m", *words], os.getppid()
     try:
         connection.connect(f"\0{os.environ.pop(ADDRESS)}")
     except (OSError, KeyError):
+        if exits:
+            _run(alone, exits)
         os.execv(sys.executable, alone)
     files = []
     for file in map(int, os.listdir("/proc/self/fd")):
@@ -215,11 +224,44 @@ def main(arguments: list[str]) -> NoReturn:
     if not pid and os.getppid() == parent:  # else both have been killed, and nobody waits for the rank
         os.execv(sys.executable, alone)
     code = STATUS.unpack(end)[0] if end else -signal.SIGKILL
+    if exits and end:
+        _record(exits, STATUS.unpack(pid)[0], code)
     if code < 0:
         with suppress(OSError):  # that of SIGKILL cannot be set
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
+
+
+def _run(command: list[str], exits: str) -> NoReturn:
+    """Run the rank as a child, on a machine where no supervisor removes what killed ranks leave."""
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    from mpiwatch import processes  # noqa: PLC0415
+
+    processes.die_with_proxy()
+    processes.sweep_after_this_job()
+    me = os.getpid()
+    rank = os.fork()
+    if rank == 0:
+        processes.die_with_parent(signal.SIGKILL, me)
+        os.execv(sys.executable, command)
+    for signum in FORWARDED:
+        signal.signal(signum, lambda received, frame: os.kill(rank, received))
+    _, status = os.waitpid(rank, 0)
+    for signum in FORWARDED:  # the rank's pid may be another process's by now
+        signal.signal(signum, signal.SIG_IGN)
+    _record(exits, rank, os.waitstatus_to_exitcode(status))
+    # Between several hosts MPICH reports a rank that a signal killed, but not one with an exit code.
+    os.kill(me, signal.SIGKILL)
+    os._exit(1)
+
+
+def _record(exits: str, rank: int, code: int) -> None:
+    """Append a line to the file of exits."""
+    # One write per line, so that the lines of several ranks do not mix.
+    file = os.open(exits, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(file, f"{rank} {code}\n".encode())
+    os.close(file)
 
 
 if __name__ == "__main__":

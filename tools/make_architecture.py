@@ -46,8 +46,7 @@ RIGHT = [
     Step("mpiexec (SLURM: a job)", "labkit/cluster/slurm.py", "ends with the controller"),
     Step("stand-in, one for each rank", "labkit/forking.py:main", "ends with its rank"),
     Step("process that forks the ranks", "labkit/forking.py:serve", "ends with the supervisor"),
-    Step("exit recorder, one for each rank", "labkit/cluster/engine.py:main", "ends with its engine"),
-    Step("engine = rank", "labkit/cluster/engine.py:run_engine", "ends with its exit recorder"),
+    Step("engine = rank", "labkit/cluster/engine.py:run_engine", "ends with its stand-in"),
     Step("nanny", "labkit/cluster/engine.py:fork_nanny", "ends with the engine; relays signals to it"),
 ]
 
@@ -198,7 +197,7 @@ def processes() -> str:
     parts = [box(WIDTH / 2 - width / 2, GAP, width, KERNEL)]
     parts += [arrow(WIDTH / 2 - 60, GAP + 54, GAP + width / 2, 108), *column(GAP, 110, width, LEFT)]
     parts += [arrow(WIDTH / 2 + 60, GAP + 54, right + width / 2, 108), *column(right, 110, width, RIGHT)]
-    return svg(110 + 5 * 72, "The processes that connect() starts", parts)
+    return svg(110 + len(RIGHT) * 72, "The processes that connect() starts", parts)
 
 
 def cell() -> str:

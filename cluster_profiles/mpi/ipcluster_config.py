@@ -25,7 +25,7 @@ c.Cluster.n = 4
 
 # This environment's mpiexec. Another MPI's would start n worlds of one rank.
 c.MPILauncher.mpi_cmd = [*supervised("engines"), launch.mpiexec()]
-# Each engine has an exit recorder as its parent, which tells which rank died first.
+# A stand-in for each engine, which also records how the engine ends: that tells which rank died first.
 c.EngineLauncher.engine_cmd = [*forking.stand_in(), "labkit.cluster.engine"]
 # These ranks need no network, which also saves Open MPI a second of looking for a fast one.
 c.MPILauncher.environment = {**launch.settings(), **launch.one_machine()}

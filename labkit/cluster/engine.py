@@ -1,11 +1,6 @@
-"""An ipyparallel engine whose end is recorded, and that starts sooner.
+"""An ipyparallel engine that starts sooner: it and its nanny are forked from processes that have their imports.
 
-    mpiexec -n 4 python -m labkit.cluster.engine --mpi …
-
-Each rank is two processes. When one rank dies, MPI ends all of them within milliseconds, and mpiexec does not
-tell which died first (MPICH names the first process of the world in any case). Only the parent of a rank gets
-its exit status. So the process that mpiexec starts is an exit recorder, and the engine is its child. mpiexec
-learns of a death when the recorder ends in turn, that is after the record is written.
+    mpiexec -n 4 python -I -S labkit/forking.py 0 labkit.cluster.engine --mpi …
 """
 
 from __future__ import annotations
@@ -13,16 +8,11 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
-import signal
 import sys
 from typing import Any
 
 from labkit import forking
-from labkit.cluster.supervisor import files_of_this_cluster
-from labkit.hosts.namespaces import TOKEN
-from mpiwatch.processes import die_with_parent, die_with_proxy, sweep_after_this_job
 
-FORWARDED = signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2
 IMPORTED = (
     *("ipykernel.debugger", "ipyparallel.engine.app", "ipyparallel.engine.nanny"),
     *("IPython.core.completerlib", "IPython.core.oinspect", "IPython.extensions.storemagic", "sqlite3"),
@@ -32,36 +22,11 @@ IMPORTED = (
 
 
 def main() -> None:
-    """Run an engine; append a line with its pid and exit code to the cluster's file of exits."""
+    """Run an engine; with `--serve`, fork engines."""
     if sys.argv[1:] == [forking.SERVE]:
         import_all()
         sys.argv[1:] = forking.serve()[1:]
-    recorder = os.getpid()
-    die_with_proxy()
-    by_ssh = os.path.basename(os.environ.get("IPP_PROFILE_DIR", "")) == "profile_ssh"
-    on_other_machines = by_ssh or "SLURM_JOB_ID" in os.environ
-    if on_other_machines:  # no supervisor there removes what killed ranks leave
-        sweep_after_this_job()
-    child = os.fork()
-    if child == 0:
-        die_with_parent(signal.SIGKILL, recorder)
-        run_engine()
-        sys.exit()
-
-    for signum in FORWARDED:
-        signal.signal(signum, lambda received, frame: os.kill(child, received))
-    _, status = os.waitpid(child, 0)
-    for signum in FORWARDED:  # the child's pid may be another process's by now
-        signal.signal(signum, signal.SIG_IGN)
-    code = os.waitstatus_to_exitcode(status)
-    # One write per line, so that the lines of several ranks do not mix.
-    file = os.open(files_of_this_cluster()["exits"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.write(file, f"{child} {code}\n".encode())
-    os.close(file)
-    if on_other_machines or TOKEN in os.environ:
-        # Between several hosts MPICH reports a rank that a signal killed, but not one with an exit code.
-        os.kill(recorder, signal.SIGKILL)
-    os._exit(code if code >= 0 else 128 - code)
+    run_engine()
 
 
 def import_all() -> None:
@@ -82,7 +47,7 @@ def run_engine() -> None:
     new program, which imports all of ipyparallel once more: for four engines on two cores that is a third of
     the time in which a cluster starts. A fork has everything imported.
     """
-    from ipyparallel.engine import app  # noqa: PLC0415  (the exit recorder stays small)
+    from ipyparallel.engine import app  # noqa: PLC0415  (`import_all` comes first)
 
     app.start_nanny = fork_nanny()  # now, before MPI, threads and sockets exist
     if (mpi := sys.modules.get("mpi4py.MPI")) is not None:  # else the engine initialises it as it imports it

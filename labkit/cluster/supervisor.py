@@ -69,7 +69,7 @@ def files_of_this_cluster() -> dict[str, str]:
 def exits_in(file: os.PathLike[str]) -> list[tuple[int, int]]:
     """Return the process id of each rank that has ended, and its exit code or minus its signal, in order.
 
-    The exit recorders write the file (labkit.cluster.engine).
+    The stand-ins write the file (labkit/forking.py).
     """
     with contextlib.suppress(OSError, ValueError), open(file) as lines:
         return [(int(pid), int(code)) for pid, code in map(str.split, lines)]
@@ -125,6 +125,8 @@ def main(arguments: list[str]) -> int:
     # would read them.
     old = ("client", "engine") if role == "controller" else ("exits", "job")
     processes.remove([files[name] for name in old])
+    if role != "controller":
+        os.environ[forking.EXITS] = files["exits"]
     if role == "engines" and command[0] != sys.executable and LINUX:  # no launcher of other machines
         me = os.getpid()
         with forking.listen() as listener:

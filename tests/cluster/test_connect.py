@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from labkit import forking
 from labkit.cluster.connection import RankInfo, has_other_ids
 from tests.cluster.shared import kernel, world
 from tests.cluster_fixtures import Kernel, World, wait_until
@@ -23,7 +24,6 @@ pytestmark = pytest.mark.clusters
 
 __all__ = ["kernel", "world"]
 CONNECT = "from labkit.cluster import connect\nrc = connect({n})"
-EXIT_RECORDER = ["-m", "labkit.cluster.engine"]
 SHOW_NAMES = "%px print(rank, size, comm.rank, np.__name__)"
 
 
@@ -80,8 +80,8 @@ def test_a_death_is_reported_with_its_rank_and_connect_revives_the_ranks(
 @pytest.mark.thorough
 def test_ranks_that_mpi_does_not_end_after_a_death_are_replaced(world: World, kernel: Kernel) -> None:
     kernel.run(CONNECT.format(n=3))
-    recorders = [process for process in world.processes() if process.cmdline()[1:3] == EXIT_RECORDER]
-    starters = {process.parent() for process in recorders} - {*recorders}
+    stand_ins = [each for each in world.processes() if each.cmdline()[1:4] == forking.stand_in()[1:4]]
+    starters = {each.parent() for each in stand_ins}
     assert starters
     for starter in starters:  # a process of mpiexec that stands still does not notice a death
         starter.suspend()
