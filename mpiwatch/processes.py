@@ -201,8 +201,17 @@ def files_of_mpi(folders: Iterable[str] = SHARED) -> set[str]:
 
 def in_use(files: Set[str], processes: Iterable[int]) -> set[str]:
     """Return which of these files processes have open or mapped. Linux only."""
-    # Each new file on a busy machine makes each supervisor look: search the text, and parse no line of it.
+    # By device and inode, because a process may see a file at another path; and by path, because some file
+    # systems list other devices there. Each new file on a busy machine makes each supervisor look: search the
+    # text, and parse no line of it.
+    numbers: dict[tuple[int, int], str] = {}
     lines = {f" {path}\n".encode(): path for path in files}
+    for path in files:
+        with contextlib.suppress(OSError):  # it has just been removed
+            status = os.stat(path)
+            numbers[status.st_dev, status.st_ino] = path
+            device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+            lines[f" {device} {status.st_ino} ".encode()] = path
     used: set[str] = set()
     for pid in processes:
         if len(used) == len(files):
@@ -210,8 +219,9 @@ def in_use(files: Set[str], processes: Iterable[int]) -> set[str]:
         # Open files first: a segment is open until it is mapped.
         with contextlib.suppress(OSError):
             for file in os.listdir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    used |= {os.readlink(f"/proc/{pid}/fd/{file}")} & files
+                with contextlib.suppress(OSError, KeyError):
+                    status = os.stat(f"/proc/{pid}/fd/{file}")
+                    used.add(numbers[status.st_dev, status.st_ino])
         with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as maps:
             content = maps.read()
             used |= {path for line, path in lines.items() if line in content}

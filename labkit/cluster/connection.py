@@ -117,7 +117,7 @@ def connect(
         f"{attempt.origin}){chosen}."
     )
     ranks = Ranks(client, attempt.cluster, infos, recorder, claim)
-    private.call_before_use(client, ranks.check, ranks.renew_if_due, ranks.sent.append)
+    private.call_before_use(client, ranks.prepare, ranks.sent.append)
     activate(ranks, cleared=claim.is_first_use)
     return client
 

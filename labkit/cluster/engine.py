@@ -1,6 +1,6 @@
-"""An ipyparallel engine that starts sooner: it and its nanny are forked from processes that have their imports.
+"""An ipyparallel engine that starts sooner: processes that have all imports fork it and its nanny.
 
-    mpiexec -n 4 python -I -S labkit/forking.py 0 labkit.cluster.engine --mpi …
+mpiexec -n 4 python -I -S labkit/forking.py 0 labkit.cluster.engine --mpi …
 """
 
 from __future__ import annotations

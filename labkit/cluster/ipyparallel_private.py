@@ -16,8 +16,10 @@ import psutil
 from ipyparallel import util
 from ipyparallel.error import RemoteError
 
-SENDS = "send_apply_request", "send_execute_request"
-USES = ("direct_view", *SENDS, "clear", "abort", "shutdown")
+# `rc[:]` calls the first; without engines it fails before anything is sent.
+VIEWS = "direct_view", "load_balanced_view", "broadcast_view"
+USES_OF_VIEWS = "execute", "_really_apply"  # the first is for cells, the second for apply, map, push and pull
+SENDS = "send_apply_request", "send_execute_request"  # of a client, by which its views send
 
 
 def profile_dirs() -> list[Path]:
@@ -66,38 +68,32 @@ def size_of(state: dict[str, Any]) -> int | None:
     return sum(engines["n"] for engines in sets.values()) or (state.get("cluster") or {}).get("n")
 
 
-def call_before_use(
-    client: ipp.Client,
-    check: Callable[[], None],
-    prepare: Callable[[], None],
-    sent: Callable[[Any], None],
-) -> None:
-    """Call `check` each time before a client sends the engines something to run, or clears or ends them.
+def call_before_use(client: ipp.Client, before: Callable[[], None], sent: Callable[[Any], None]) -> None:
+    """Call `before` each time before a view sends a cell or the call of a function, or the engines are ended.
 
-    Call `prepare` before a view sends the first of the messages that make up a cell or a function's call, and
-    `sent` with the future of each message.
+    Call `sent` with the future of each message that a view has sent.
     """
 
-    def checked(method: Callable[..., Any], before: Callable[[], None]) -> Callable[..., Any]:
+    def replace(owner: Any, name: str) -> None:
+        method = getattr(owner, name)
+
         @wraps(method)
         def call(*arguments: Any, **options: Any) -> Any:
-            before()
+            if name not in SENDS:
+                before()
             result = method(*arguments, **options)
-            if method.__name__ in SENDS:
+            if name in SENDS:
                 sent(result)
-            if method.__name__ == "direct_view":
-                # `execute` is for cells; all that calls functions (apply, map, push, pull) uses the other.
-                for name in ("execute", "_really_apply"):
-                    setattr(result, name, checked(getattr(result, name), prepare))
+            for use in USES_OF_VIEWS if name in VIEWS else ():
+                if hasattr(result, use):
+                    replace(result, use)
             return result
 
-        return call
+        setattr(owner, name, call)
 
-    # All views of a client send code through its two public send methods. `direct_view`, which `rc[:]` calls,
-    # is checked, too: without engines it fails before anything is sent. They are replaced in the object,
-    # because Cluster.connect_client() always makes a Client, never a subclass.
-    for name in USES:
-        setattr(client, name, checked(getattr(client, name), check))
+    # In the object: Cluster.connect_client() always makes a Client, never one of a subclass.
+    for name in (*VIEWS, *SENDS, "clear", "abort", "shutdown"):
+        replace(client, name)
 
 
 def has_failed(future: Any) -> bool:

@@ -19,7 +19,7 @@ from IPython import get_ipython
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster import live_view, output
 from labkit.cluster.failures import error_of, failures, failures_in, hang_report
-from labkit.cluster.ranks import Ranks, size
+from labkit.cluster.ranks import Ranks
 from mpiwatch.report import Report, runs, wrapped
 
 POLL_S = 0.05  # between two looks at a cell that runs
@@ -58,8 +58,7 @@ class RankMagics(ParallelMagics):
     ) -> Any:
         block = self.view.block if block is None else block
         after_s = self.progress_after_seconds if progress_after is None else progress_after
-        self.ranks.check()
-        self.ranks.cell_start = size(self.ranks.reports)
+        self.ranks.prepare()
         number = cell_number(self.shell)
         metadata = parent(self.shell).get("metadata") or {}
         key = str(metadata.get("cellId") or cell)
@@ -67,7 +66,6 @@ class RankMagics(ParallelMagics):
             self.setup_cells.pop(gone, None)
         # Cache the cell under the name that it has on the engines, for reports that quote its lines.
         self.shell.compile.cache(self.shell.transform_cell(cell), 0, raw_code=cell)
-        self.ranks.renew_if_due()
         # An interrupt while the cell is on its way to the ranks stops it on all of them, like a later one.
         with deferred_interrupts() as interrupts:
             try:

@@ -32,7 +32,6 @@ ADVICE = (
     "because the ranks' variables are gone."
 )
 POLL_S = 0.02
-FRESH_S = 0.01  # how long a check of the engines holds within a cell
 HANG_GRACE_S = 0.3  # from the first HangError until the ranks still in the cell are interrupted
 INTERRUPT_S = 2.0  # from the interrupt until the engines are ended
 SLOW_INTERRUPT_S = 5.0  # the same on a busy machine, for ranks that have left the line they were at
@@ -66,7 +65,6 @@ class Ranks:
         self.claim = claim
         self.recorder = FlightRecorder(recorder) if recorder and os.path.exists(recorder) else None
         self.controller = private.process_of(cluster.controller)
-        self.checked_in, self.checked_s = -1, 0.0  # the last successful check: in which cell, and when
         self.ended_because = ""  # set when this notebook has ended the engines
         self.sent: list[Any] = []  # the futures of messages to the engines, until they are done
         self.is_renewal_due = False
@@ -88,7 +86,7 @@ class Ranks:
             self.is_renewal_due = True
         if not self.is_renewal_due or self.sent:
             return
-        # The message to the ranks must not lead here again.
+        # The message to the ranks leads here again.
         self.is_renewal_due, self.epoch = False, self.epoch_now()
         try:
             result = self.client[:].apply_async(renew_comm)
@@ -104,15 +102,12 @@ class Ranks:
             self.end(f"{ranks} could not get fresh communicators ({why}): the engines were ended. {ADVICE}")
             raise RankDied(self.ended_because)
 
-    def check(self) -> None:
+    def prepare(self) -> None:
         """Raise if another notebook has the engines, or if the controller or a rank has ended.
 
-        Otherwise no notebook can take the engines from this one until its cell ends. A cell that is sent to
-        the ranks, one message after the other, is checked once.
+        Otherwise no notebook can take the engines from this one until its cell ends. After a cell that failed
+        on any rank, all ranks continue on fresh communicators.
         """
-        number = getattr(get_ipython(), "execution_count", 0)
-        if number == self.checked_in and time.monotonic() - self.checked_s < FRESH_S:
-            return
         if self.claim is not None and get_ipython() is not None:
             try:
                 self.claim.hold()
@@ -121,7 +116,8 @@ class Ranks:
                     self.check_engines()
                 raise
         self.check_engines()
-        self.checked_in, self.checked_s = number, time.monotonic()
+        self.renew_if_due()
+        self.cell_start = size(self.reports)
 
     def check_engines(self) -> None:
         if (died := self.death()) is not None:

@@ -34,9 +34,9 @@ import psutil
 from labkit import __version__
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.supervisor import cluster_files, files_of_this_cluster
-from labkit.hosts.mpi import command
+from labkit.hosts.mpi import command, unquoted_prefix
 from mpiwatch import launch
-from mpiwatch.processes import die_with_parent, end_signal, is_mpich
+from mpiwatch.processes import die_with_parent, end_signal
 from mpiwatch.report import counted, ranks_phrase
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ LOCAL, THIS = "127.0.0.1", "this machine"
 LOOK_S = 20.0  # for all machines to answer, at the same time
 REACH_S = 3.0  # for one machine to reach another
 FRESH_S = 30.0  # a look is repeated for ranks that start later
-CLOCKS_S = 2.0  # a larger difference confuses the times of files and reports
 ROOT = Path(__file__).parents[2]
 FOLDERS = ROOT, Path(sys.prefix)  # the lab and its environment; one may be in the other
 END_S = 2.0  # from SIGTERM to SIGKILL
@@ -159,7 +158,7 @@ def look(folder: str, *files: str) -> None:
         return False
 
     with socket.create_server(("", 0)) as listener:
-        found |= {"port": listener.getsockname()[1], "clock": time.time()}
+        found["port"] = listener.getsockname()[1]
         print(json.dumps(found), flush=True)
         others = json.loads(sys.stdin.readline() or "[]")
         with ThreadPoolExecutor(len(others) or 1) as pool:
@@ -237,8 +236,7 @@ def _answer(process: subprocess.Popen[str]) -> Any:
     """Return the next line of JSON from a look; if there is none, its error messages, a text."""
     for line in process.stdout or ():
         if line.startswith(("{", "[")):  # a login script may print, too
-            answer = json.loads(line)
-            return {**answer, "late": time.time() - answer["clock"]} if isinstance(answer, dict) else answer
+            return json.loads(line)
     return process.stderr.read().strip() if process.stderr else ""
 
 
@@ -262,11 +260,6 @@ def _faults(host: str, theirs: Any, ours: Any) -> list[str]:
         make = path == shlex.quote(os.getcwd())
         mend = f"ssh {host} mkdir -p {path}" if make else f"scp {path} {host}:{path}"
         found.append(f"it has no {path}: `{mend}`")
-    if abs(behind := theirs["late"] - ours["late"]) > CLOCKS_S:
-        found.append(
-            f"its clock is {abs(behind):.0f} s {'behind' if behind > 0 else 'ahead'}: "
-            f"`ssh {host} sudo timedatectl set-ntp true`"
-        )
     return found
 
 
@@ -368,13 +361,11 @@ def main(arguments: Sequence[str]) -> None:
     passed = sorted(name for name in environment if name.startswith(PASSED) and name != MACHINES)
     slots = Counter(machines["hosts"])
     line, settings = command(mpiexec, slots, arguments[2:], **machines["where"], passed=passed)
-    prefix = os.path.dirname(os.path.dirname(os.path.realpath(mpiexec)))
-    if not is_mpich(mpiexec) and (quoted := shlex.quote(prefix)) != prefix:
-        # Open MPI writes its path into the command for ssh without quotes. The supervisor of mpiexec removes
-        # this folder, which is Open MPI's own.
+    if prefix := unquoted_prefix(mpiexec):
+        # The supervisor of mpiexec removes this folder, which is Open MPI's own.
         agent = Path(tempfile.gettempdir(), f"ompi.{os.getpid()}", "agent")
         agent.parent.mkdir(mode=0o700)
-        edit = shlex.quote(f"s|{prefix}|{quoted}|g")
+        edit = shlex.quote(f"s|{prefix}|{shlex.quote(prefix)}|g")
         agent.write_text(f'#!/bin/sh\nhost=$1; shift\nexec ssh "$host" "$(echo "$*" | sed {edit})"\n')
         agent.chmod(0o700)
         settings["PRTE_MCA_plm_ssh_agent"] = str(agent)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -55,8 +55,6 @@ def examine(environment: Mapping[str, str]) -> list[Finding]:
     forgotten = processes.forgotten_segments()
     typed_mpiexec = shutil.which("mpiexec", path=environment.get("PATH"))
     library_probe = start_probe("library", environment)
-    lab_threads = start_probe("threads", lab_environment)
-    user_threads = start_probe("threads", environment)
     host_probe = start_probe("host", environment)
     version = start([typed_mpiexec, "--version"], environment) if typed_mpiexec else None
     engines = start_probe("world", lab_environment, launch.mpiexec(), "-n", str(n))
@@ -76,7 +74,6 @@ def examine(environment: Mapping[str, str]) -> list[Finding]:
     check("settings", settings)
     check("segments", segments, forgotten)
     check("shared memory", shared_memory, n)
-    check("temp folder", temporary_folder, environment)
 
     library = finish(library_probe)
     loaded = library.records[0] if library.records else {"name": "", "file": ""}
@@ -91,8 +88,7 @@ def examine(environment: Mapping[str, str]) -> list[Finding]:
             other_mpi = vendor_of(version_text) not in ("", loaded["name"])
             typed_environment = {**environment, **launch.OPEN_MPI} if other_mpi else environment
             findings += typed_command(typed_mpiexec, typed_environment, n)
-    outcomes = finish(lab_threads), finish(user_threads)
-    check("threads", blas_threads, *outcomes, environment, n, cores())
+    check("threads", blas_threads, environment, n, cores())
     check("host name", host_name, finish(host_probe))
     return findings
 
@@ -146,28 +142,18 @@ def segments(paths: Sequence[str]) -> Finding:
     )
 
 
-def blas_threads(lab: Outcome, user: Outcome, environment: Mapping[str, str], n: int, cores: int) -> Finding:
-    """Check that the BLAS threads of n ranks fit on the cores, as the lab starts them and as the user does.
-
-    `lab` and `user` are the results of the probe `threads` in a rank's environment and in the user's.
-    """
-    for outcome in (lab, user):
-        if not outcome.records:
-            found = f"NumPy cannot multiply matrices: the probe {outcome.describe()}"
-            return fault(found, "Every notebook needs NumPy.", f"{PIP} install --force-reinstall numpy")
-    in_lab, in_own = lab.records[0]["threads"], user.records[0]["threads"]
+def blas_threads(environment: Mapping[str, str], n: int, cores: int) -> Finding:
+    """Check that the BLAS threads of n ranks fit on the cores: one each, unless the user has set more."""
     chosen = {name: environment[name] for name in launch.ONE_THREAD if environment.get(name, "1") != "1"}
-    more = f"; of your own program {in_own}, unless OMP_NUM_THREADS=1" if in_own > in_lab else ""
-    by_environment = (in_lab, ""), (in_own if chosen else 0, " of your own program")
-    threads, whose = max(by_environment, key=lambda each: each[0])
+    numbers = [int(number) for value in chosen.values() for number in re.findall(r"\d+", value)]
+    threads = min(cores, max(numbers, default=1))  # BLAS takes no more threads than there are cores
     if threads == 1 or n * threads <= cores:
-        return ok(f"a rank of the lab uses {counted(in_lab, 'BLAS thread')}{more}")
-    names = [*chosen] or [*launch.ONE_THREAD, "VECLIB_MAXIMUM_THREADS"]
-    because = f" ({', '.join(f'{name}={value}' for name, value in chosen.items())})" if chosen else ""
+        return ok(f"a rank of the lab uses {counted(threads, 'BLAS thread')}")
     return note(
-        f"{n} ranks{whose} use {threads} BLAS threads each on {counted(cores, 'core')}{because}",
+        f"{n} ranks use {threads} BLAS threads each on {counted(cores, 'core')} "
+        f"({', '.join(f'{name}={value}' for name, value in chosen.items())})",
         "Ranks take cores from each other: steps are slower and timings vary.",
-        f"export {' '.join(f'{name}=1' for name in names)}",
+        f"export {' '.join(f'{name}=1' for name in chosen)}",
     )
 
 
@@ -192,20 +178,6 @@ def shared_memory(n: int, folder: str = processes.SHM) -> Finding:
         return fault(found, why, fix)
     why = f"It is enough for {n} ranks of MPICH; Open MPI, more ranks or a second notebook may need more."
     return note(found, why, fix)
-
-
-def temporary_folder(environment: Mapping[str, str]) -> Finding:
-    """Check that MPI can write to the temporary folder."""
-    chosen = environment.get("TMPDIR", "")
-    folder = chosen or tempfile.gettempdir()
-    try:
-        with tempfile.NamedTemporaryFile(dir=folder) as file:
-            file.write(bytes(64 << 10))
-    except OSError as error:
-        fix = f"free some space or correct the permissions: df -h {folder}; ls -ld {folder}"
-        why = "MPI and Jupyter keep sockets and short-lived files there."
-        return fault(f"{folder} is not writable: {error.strerror}", why, "unset TMPDIR" if chosen else fix)
-    return ok(f"{folder} is writable")
 
 
 def host_name(outcome: Outcome) -> Finding:

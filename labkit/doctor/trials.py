@@ -110,19 +110,6 @@ def library() -> dict[str, Any]:
     return {"name": name, "version": ".".join(map(str, version)), "file": (symbol[0] or b"").decode()}
 
 
-def threads() -> dict[str, Any]:
-    """Report how many threads a matrix product uses: this one, and those that NumPy's BLAS starts."""
-    import psutil
-
-    process = psutil.Process()
-    before = process.num_threads()
-    import numpy as np
-
-    square = np.ones((512, 512))
-    square @ square
-    return {"threads": 1 + process.num_threads() - before}
-
-
 def host() -> dict[str, Any]:
     """Report the address that this machine's name resolves to."""
     import socket
@@ -131,7 +118,7 @@ def host() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    record = {"world": world, "library": library, "threads": threads, "host": host}[sys.argv[1]]()
+    record = {"world": world, "library": library, "host": host}[sys.argv[1]]()
     # One write per line, so that the lines of several ranks do not mix.
     sys.stdout.write(f"{MARK}{json.dumps(record)}\n")
     sys.stdout.flush()

@@ -71,13 +71,10 @@ def command(
     return [mpiexec, *options, "-n", str(sum(slots.values())), *program], settings
 
 
-def link_prefix(mpiexec: str) -> None:
-    """Make the link by which the agent names this Open MPI, if its path needs quotes in a shell."""
+def unquoted_prefix(mpiexec: str) -> str:
+    """Return the path that Open MPI writes into commands without the quotes that it needs; empty if none."""
     prefix = os.path.dirname(os.path.dirname(os.path.realpath(mpiexec)))
-    if shlex.quote(prefix) != prefix:
-        new = folder() / f"{PREFIX}.{os.getpid()}"
-        new.symlink_to(prefix)
-        new.replace(folder() / PREFIX)
+    return "" if is_mpich(mpiexec) or shlex.quote(prefix) == prefix else prefix
 
 
 def execute(program: list[str], ranks: int | None = None) -> NoReturn:
@@ -87,12 +84,10 @@ def execute(program: list[str], ranks: int | None = None) -> NoReturn:
     """
     state = running(1 if ranks is None else ranks)
     mpiexec, parent = launch.mpiexec(), os.getppid()
-    if not is_mpich(mpiexec):
-        link_prefix(mpiexec)
     slots = {host.name: 1 for host in state.hosts[:ranks]}
     where = {"address": links.SWITCH_ADDRESS, "card": links.SWITCH, "agent": str(folder() / "agent")}
     line, settings = command(mpiexec, slots, program, **where)
-    ours = {**OVER_THE_LINKS, TOKEN: state.token, FOLDER: str(folder())}
+    ours = {**OVER_THE_LINKS, TOKEN: state.token, FOLDER: str(folder()), PREFIX: unquoted_prefix(mpiexec)}
     enter(state.holder)
     die_with_parent(end_signal(mpiexec), parent)
     os.execvpe(line[0], line, {**os.environ, **launch.settings(), **settings, **ours})

@@ -5,9 +5,6 @@ Run as a file, it replaces ssh, with which MPI starts programs on other machines
     python namespaces.py FOLDER [OPTION …] HOST COMMAND …
 
 runs COMMAND, words that a shell reads, on the host of that name. FOLDER describes the hosts.
-
-Open MPI writes its own path into COMMAND without quotes. Where it needs them, `labkit.hosts.mpi` makes a link
-to it, PREFIX in FOLDER, and COMMAND gets the link's path instead.
 """
 
 from __future__ import annotations
@@ -15,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shlex
 import sys
 
 # From <linux/sched.h>, <sys/mount.h> and <sys/prctl.h>.
@@ -24,7 +22,8 @@ PR_SET_DUMPABLE = 4
 # An environment variable of every process on a host, and of its children: `down` finds them by it.
 TOKEN = "LABKIT_HOSTS_TOKEN"
 FOLDER = "LABKIT_HOSTS"
-PREFIX = "prefix"
+# Set to the path that Open MPI writes into COMMAND without quotes, if it needs them.
+PREFIX = "LABKIT_PREFIX"
 
 
 def call(name: str, *arguments: object) -> None:
@@ -71,9 +70,9 @@ def main(folder: str, *arguments: str) -> None:
         hosts = {host["name"]: host["pid"] for host in json.load(file)["hosts"]}
     if name not in hosts:
         sys.exit(f"there is no host {name}; the hosts are {', '.join(hosts)}")
-    line, link = " ".join(command), os.path.join(folder, PREFIX)
-    if os.path.islink(link):
-        line = line.replace(os.readlink(link), link)
+    line = " ".join(command)
+    if prefix := os.environ.get(PREFIX):
+        line = line.replace(prefix, shlex.quote(prefix))
     enter(hosts[name])
     os.execv("/bin/sh", ["sh", "-c", line])
 

@@ -108,7 +108,6 @@ def test_each_of_many_faults_is_found(tmp_path: Path) -> None:
     code, findings = doctor(
         PATH=f"{other.parent}{os.pathsep}{CLEAN['PATH']}",
         PYTHONPATH=os.pathsep.join([str(site), CLEAN.get("PYTHONPATH", "")]),
-        TMPDIR=str(tmp_path / "missing"),
         **{name: "64" for name in launch.ONE_THREAD},
     )
     assert code == 1
@@ -118,8 +117,7 @@ def test_each_of_many_faults_is_found(tmp_path: Path) -> None:
     assert findings["engines"].status == "ok"  # the lab does not use the mpiexec on PATH
     assert findings["packages"].found == "click: 7.0, the lab supports >=8.1"
     assert "pip install 'click>=8.1'" in findings["packages"].fix
-    assert (findings["temp folder"].status, findings["temp folder"].fix) == ("fault", "unset TMPDIR")
-    if cores() > 1:  # BLAS takes no more threads than there are cores
+    if cores() > 1:
         ones = " ".join(f"{name}=1" for name in launch.ONE_THREAD)
         assert (findings["threads"].status, findings["threads"].fix) == ("note", f"export {ones}")
 
@@ -135,17 +133,6 @@ def test_an_mpi_that_does_not_load_is_a_fault_and_the_other_checks_still_run(tmp
     assert code == 1 and "/nonexistent" in findings["mpi"].found
     assert findings["mpi"].fix == "unset MPI4PY_LIBMPI"
     assert findings["threads"].status == "ok" and "engines" not in findings
-
-
-@pytest.mark.skipif(cores() < 2, reason="on one core BLAS uses one thread")
-def test_many_blas_threads_are_a_note_if_the_user_asked_for_them() -> None:
-    lab = start_probe("threads", {**CLEAN, **launch.ONE_THREAD})
-    user = start_probe("threads", {**CLEAN, "OMP_NUM_THREADS": "64"})
-    outcomes = finish(lab), finish(user)
-    found = examine.blas_threads(*outcomes, {"OMP_NUM_THREADS": "64"}, cores(), cores())
-    assert (found.status, found.fix) == ("note", "export OMP_NUM_THREADS=1")
-    assert "ranks of your own program" in found.found and "OMP_NUM_THREADS=64" in found.found
-    assert examine.blas_threads(*outcomes, {}, cores(), cores()).status == "ok"  # the usual default
 
 
 @NEEDS_ROOT
@@ -197,6 +184,20 @@ def test_only_segments_that_no_process_uses_are_forgotten(tmp_path: Path) -> Non
     found = examine.segments(forgotten)
     assert found.status == "note" and "1 segment " in found.found and forgotten[0] in found.fix
     assert examine.segments([]).status == "ok"
+
+
+@NEEDS_ROOT
+def test_a_segment_that_a_process_sees_at_another_path_is_in_use(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    segment = tmp_path / "mpich_shm_used"
+    segment.write_bytes(bytes(8192))
+    opens = 'mount --bind "$1" "$1/there" && exec 3<"$1/there/mpich_shm_used" && echo && read line'
+    command = ["unshare", "-m", "sh", "-c", opens, "sh", str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline() == b"\n"
+        assert processes.forgotten_segments(str(tmp_path)) == []
+        process.communicate(b"\n")
+    assert processes.forgotten_segments(str(tmp_path)) == [str(segment)]
 
 
 def test_a_hanging_trial_ends_at_its_deadline_with_all_its_ranks(
