@@ -19,20 +19,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import psutil
 
 from labkit.children import start_child
-from mpiwatch.processes import alive
 
 PACKAGES = "slurm-wlm munge libpmi2-0 libpmix-dev"  # as in .ci/run
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
-START_S, STOP_S, JOBS_S, DAEMONS_S, POLL_S = 60.0, 40.0, 10.0, 5.0, 0.05
+START_S, STOP_S, JOBS_S, POLL_S = 60.0, 40.0, 10.0, 0.05
 # The folders of the daemons may be missing in a user's PATH.
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 CPUS = 4  # on each node, possibly more than the machine has
@@ -79,21 +76,18 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe
 """
 
 
-@dataclass(frozen=True)
 class LocalCluster:
-    """A running SLURM; `environment` is what its commands and jobs need."""
+    """A SLURM; `environment` has the variable by which its commands and jobs find it."""
 
-    folder: Path
-    nodes: tuple[str, ...]
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Return the environment variables by which SLURM's commands find this cluster."""
-        return {"SLURM_CONF": str(self.folder / "slurm.conf")}
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.folder = folder
+        self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
+        self.environment = {"SLURM_CONF": f"{folder}/slurm.conf"}
+        self.daemons: dict[str, subprocess.Popen[bytes]] = {}  # a supervisor of each
 
     def command(self, *words: str) -> str:
         """Return what one of SLURM's commands prints."""
-        env = environment_of(self.folder)
+        env = {**os.environ, **self.environment, "PATH": PATH}
         done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)
         if done.returncode:
             raise RuntimeError(f"{' '.join(words)} failed: {done.stderr or done.stdout}")
@@ -103,34 +97,85 @@ class LocalCluster:
         """Return the ids of the jobs in the queue, including those that are ending."""
         return self.command("squeue", "-h", "-o", "%i").split()
 
+    def start(self) -> None:
+        """Write the configuration, and start the daemons."""
+        munge = self.folder / "munge"
+        for name in ("munge", "state", "run", "log", "spool", "tmp", *(f"tmp/{node}" for node in self.nodes)):
+            (self.folder / name).mkdir()
+            (self.folder / name).chmod(0o1777 if "/" in name else 0o755)
+        self.folder.chmod(0o755)
+        (self.folder / "plugstack.conf").touch()
+        port, *ports = free_ports(len(self.nodes) + 1)
+        host = socket.gethostname().partition(".")[0]
+        nodes = [
+            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} RealMemory=2000"
+            for name, port in zip(self.nodes, ports, strict=True)
+        ]
+        values = {"folder": self.folder, "host": host, "user": getpass.getuser(), "port": port}
+        (self.folder / "slurm.conf").write_text(CONFIGURATION.format(**values, nodes="\n".join(nodes)))
+        (munge / "key").touch(0o600)
+        (munge / "key").write_bytes(os.urandom(128))
+        files = {"key-file": "key", "socket": "munge.socket", "pid-file": "pid", "seed-file": "seed"}
+        self._start("munged", "-F", *(f"--{option}={munge / file}" for option, file in files.items()))
+        self._wait_until((munge / "munge.socket").exists)
+        self._start("slurmctld", "-D", "-c")
+        for name in self.nodes:
+            self.start_node(name)
+        self.wait_until_idle()
+
+    def _start(self, *command: str) -> None:
+        self.daemons[command[-1]] = start_child(
+            command,
+            env={**os.environ, **self.environment, "PATH": PATH},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            remove=str(self.folder),
+        )
+
+    def start_node(self, name: str) -> None:
+        """Start the daemon of a node."""
+        self._start("slurmd", "-D", "-N", name)
+
     def lose_node(self, name: str) -> None:
         """Kill all processes of a node at once, as if its power had failed."""
-        log = f"{self.folder}/log/slurmd.{name}.log"  # slurmd and slurmstepd share it
-        doomed = set()
-        for process in psutil.process_iter():
-            with contextlib.suppress(OSError, psutil.Error):
-                if process.name() in ("slurmd", "slurmstepd") and log in [
-                    f.path for f in process.open_files()
-                ]:
-                    is_step = process.name() == "slurmstepd"
-                    doomed |= {process, *(process.children(recursive=True) if is_step else ())}
+        doomed = psutil.Process(self.daemons[name].pid).children(recursive=True)
         for how in (signal.SIGSTOP, signal.SIGKILL):  # no process may see another one end
             for process in doomed:
                 with contextlib.suppress(psutil.Error):
                     process.send_signal(how)
-
-    def start_node(self, name: str) -> None:
-        """Start a lost node again, and wait until it is idle. It ends with the cluster."""
-        subprocess.run(["slurmd", "-N", name], env=environment_of(self.folder), check=True)
-        self.wait_until_idle()
+        self.daemons[name].wait(STOP_S)
 
     def wait_until_idle(self) -> None:
         """Wait until all nodes are idle."""
+        idle = ["idle"] * len(self.nodes)
+
+        def are_idle() -> bool:
+            with contextlib.suppress(RuntimeError):  # slurmctld is starting
+                return self.command("sinfo", "-h", "-N", "-o", "%T").split() == idle
+            return False
+
+        self._wait_until(are_idle)
+
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
         end = time.monotonic() + START_S
-        while (states := self.command("sinfo", "-h", "-N", "-o", "%T").split()) != ["idle"] * len(self.nodes):
+        while not condition():
             if time.monotonic() > end:
-                raise RuntimeError(f"after {START_S:.0f} s the nodes are {', '.join(states)}")
+                logs = [*self.folder.glob("log/*")]
+                lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()[-5:]]
+                raise RuntimeError("\n".join([f"SLURM is not ready after {START_S:.0f} s", *lines]))
             time.sleep(POLL_S)
+
+    def stop(self) -> None:
+        """Cancel all jobs, and end the daemons."""
+        with contextlib.suppress(RuntimeError, OSError, subprocess.TimeoutExpired):
+            end = time.monotonic() + JOBS_S
+            while (jobs := self.jobs()) and time.monotonic() < end:
+                self.command("scancel", *jobs)
+                time.sleep(5 * POLL_S)
+        for daemon in self.daemons.values():
+            daemon.terminate()
+        for daemon in self.daemons.values():
+            daemon.wait(STOP_S)
 
 
 def missing() -> str:
@@ -144,107 +189,13 @@ def missing() -> str:
 @contextmanager
 def running(nodes: int = 4) -> Iterator[LocalCluster]:
     """Run a cluster inside the block."""
-    folder = Path(tempfile.mkdtemp(prefix="allreducelab-slurm-"))
-    keeper = start_child(
-        [sys.executable, "-m", "tests.slurm.local_cluster", "keep", str(folder), str(nodes)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        remove=str(folder),
-    )
-    try:
-        assert keeper.stdout is not None
-        if keeper.stdout.readline() != "ready\n":
-            raise RuntimeError("SLURM did not start; its messages are above")
-        yield LocalCluster(folder, node_names(nodes))
-    finally:
-        keeper.terminate()
-        keeper.communicate(timeout=STOP_S)
-
-
-def keep(folder: Path, nodes: int) -> None:
-    """Start a cluster in a folder; stop it and remove the folder on SIGTERM, or if a daemon fails."""
-    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(0))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        start_daemons(folder, nodes)
-        LocalCluster(folder, node_names(nodes)).wait_until_idle()
-        print("ready", flush=True)
-        while True:
-            time.sleep(3600)
-    except Exception:
-        print(logs(folder), file=sys.stderr, flush=True)
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        stop(LocalCluster(folder, ()))
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def start_daemons(folder: Path, nodes: int) -> None:
-    """Write the configuration, and start the daemons."""
-    for name in ("munge", "state", "run", "log", "spool", "tmp"):
-        (folder / name).mkdir(0o755)
-    for name in node_names(nodes):
-        (folder / "tmp" / name).mkdir()
-        (folder / "tmp" / name).chmod(0o1777)
-    folder.chmod(0o755)
-    ports = free_ports(nodes + 1)
-    host = socket.gethostname().partition(".")[0]
-    (folder / "plugstack.conf").touch()
-    (folder / "slurm.conf").write_text(
-        CONFIGURATION.format(
-            folder=folder,
-            host=host,
-            user=getpass.getuser(),
-            port=ports[0],
-            nodes="\n".join(
-                f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} "
-                "RealMemory=2000 State=UNKNOWN"
-                for name, port in zip(node_names(nodes), ports[1:], strict=True)
-            ),
-        )
-    )
-    run = partial(subprocess.run, env=environment_of(folder), stdout=subprocess.DEVNULL, check=True)
-    munge = folder / "munge"
-    key = munge / "key"
-    key.touch(0o600)
-    key.write_bytes(os.urandom(128))
-    run(
-        [
-            "munged", "--key-file", key, "--socket", munge / "munge.socket", "--pid-file", munge / "pid",
-            "--log-file", munge / "log", "--seed-file", munge / "seed",
-        ],
-    )  # fmt: skip
-    run(["slurmctld", "-c"])
-    for name in node_names(nodes):
-        run(["slurmd", "-N", name])
-
-
-def stop(cluster: LocalCluster) -> None:
-    """Cancel all jobs, and end the daemons. The supervisor kills those that are left after DAEMONS_S."""
-    with contextlib.suppress(RuntimeError, OSError, subprocess.TimeoutExpired):
-        end = time.monotonic() + JOBS_S
-        while (jobs := cluster.jobs()) and time.monotonic() < end:
-            cluster.command("scancel", *jobs)
-            time.sleep(5 * POLL_S)
-    files = [*cluster.folder.glob("run/*.pid"), cluster.folder / "munge" / "pid"]
-    pids = [int(text) for file in files if file.exists() and (text := file.read_text().strip())]
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    end = time.monotonic() + DAEMONS_S
-    while any(map(alive, pids)) and time.monotonic() < end:
-        time.sleep(POLL_S)
-
-
-def node_names(nodes: int) -> tuple[str, ...]:
-    """Return the names of the nodes."""
-    return tuple(f"n{number}" for number in range(1, nodes + 1))
-
-
-def environment_of(folder: Path) -> dict[str, str]:
-    return {**os.environ, "PATH": PATH, "SLURM_CONF": str(folder / "slurm.conf")}
+    with tempfile.TemporaryDirectory(prefix="allreducelab-slurm-", ignore_cleanup_errors=True) as folder:
+        cluster = LocalCluster(Path(folder), nodes)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
 
 
 def free_ports(count: int) -> list[int]:
@@ -254,14 +205,6 @@ def free_ports(count: int) -> list[int]:
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
-
-
-def logs(folder: Path) -> str:
-    """Return the last lines of each daemon's log."""
-    return "\n".join(
-        f"{log.name}:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-5:])
-        for log in [*folder.glob("log/*"), *folder.glob("munge/log")]
-    )
 
 
 def up(nodes: int) -> None:
@@ -277,8 +220,6 @@ def up(nodes: int) -> None:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["keep", where, count]:
-            keep(Path(where), int(count))
         case ["up", *rest] if len(rest) <= 1:
             up(int(*rest or [4]))
         case _:
