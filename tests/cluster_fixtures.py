@@ -26,6 +26,25 @@ from mpiwatch import processes
 DEADLINE_S = 150.0  # longer than that of connect(), whose error then says what it waited for
 SWEPT_S = 40.0  # for a supervisor to remove what its killed ranks have left
 Start = Callable[..., "subprocess.Popen[str]"]  # the fixture `ipcluster`
+# Say something to each port as a client without a key, listen to all of them, and print what comes back.
+STRANGER = """import sys, zmq
+ends = []
+for port in sys.argv[2:]:
+    for kind in (zmq.DEALER, zmq.SUB):
+        ends.append(zmq.Context.instance().socket(kind))
+        ends[-1].connect(f"tcp://{sys.argv[1]}:{port}")
+        if kind == zmq.SUB:
+            ends[-1].subscribe(b"")
+        else:
+            ends[-1].send_multipart([b"<IDS|MSG>", b"", b"{}", b"{}", b"{}", b"{}"])
+poller = zmq.Poller()
+for end in ends:
+    end.linger = 0
+    poller.register(end, zmq.POLLIN)
+for end, _ in poller.poll(3000):
+    print(end.recv_multipart())
+print("asked", len(sys.argv) - 2)
+"""
 
 
 def wait_until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE_S) -> Any:

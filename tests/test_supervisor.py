@@ -222,17 +222,3 @@ def test_wait_until_read_waits_for_the_reader_of_a_pipe_until_the_deadline() -> 
     os.close(writer)
     with open(os.devnull, "w") as no_pipe:
         wait_until_read(no_pipe.fileno(), deadline_s=600.0)
-
-
-def test_without_the_help_of_linux_the_end_of_ps_is_no_reason_to_call_it_again() -> None:
-    text = """if True:
-        import os, subprocess
-        from mpiwatch import processes
-        processes.LINUX, calls, ps = False, [], processes._ps
-        processes._ps = lambda *options: calls.append(1) or ps(*options)
-        command = subprocess.Popen(["sleep", "1"])
-        processes.wait_for_either(command, os.getppid(), processes.JobFiles())
-        print(len(calls))
-        """
-    calls = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout
-    assert int(calls) <= 1 + 1 / processes.POLL_S + 1

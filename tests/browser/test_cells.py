@@ -1,4 +1,4 @@
-"""`%%px` cells in the page: while they run, and when they fail."""
+"""`%%px` cells in the page: while they run, when they fail, and when they are stopped."""
 
 from __future__ import annotations
 
@@ -33,6 +33,13 @@ def inverse(x):
 
 inverse(0)
 """
+HANG = """%%px
+from mpi4py import MPI
+
+if rank != 1:
+    MPI.Intracomm(comm).Barrier()
+"""
+SUM = "%px print(comm.allreduce(1))"
 FAILS_HERE = "int('seven')  # in the kernel"
 START, QUICK, SLOW, FAILING, FAILING_HERE = range(5)
 
@@ -96,7 +103,7 @@ def test_tracebacks_are_legible_in_both_themes(connected: Notebook, cell: int) -
     connected.assert_legible(connected.output(cell))
 
 
-# The end of a page shuts all kernels down, also those of the notebook above: the last test.
+# The end of a page shuts all kernels down, also those of the notebook above: the last tests.
 def test_a_view_of_a_notebook_that_was_closed_says_that_it_is_old(
     lab: Lab, page: Page, tmp_path: Path
 ) -> None:
@@ -115,3 +122,21 @@ def test_a_view_of_a_notebook_that_was_closed_says_that_it_is_old(
     notebook = open_notebook(lab, page, notebook.path)
     old.wait_for()
     assert notebook.run(2).count("0.75") == 4
+
+
+def test_the_stop_button_ends_a_hang(lab: Lab, page: Page) -> None:
+    notebook = open_notebook(lab, page, lab.write("stop.ipynb", CONNECT, HANG, SUM))
+    notebook.run(0)
+    notebook.start(1)
+    view = notebook.output(1).filter(has_text="The stop button ends")
+    view.locator("tr", has_text="ranks 0, 2, 3").filter(
+        has_text="cell line 5: MPI.Intracomm(comm).Barrier()"
+    ).wait_for()
+    assert "done" in view.locator("tr", has_text="rank 1").inner_text()
+    notebook.stop()
+    notebook.wait()
+    said = notebook.text(1)
+    assert said.startswith("KeyboardInterrupt: the cell was stopped.") and "stop button" not in said
+    assert "ranks 0, 2, 3" in said and "MPI.Intracomm(comm).Barrier()" in said
+    assert "4 ranks" in notebook.run(0)
+    assert notebook.run(2).count("4") >= 4

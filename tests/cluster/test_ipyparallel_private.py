@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -48,14 +47,6 @@ def test_errors_of_engines_are_shown_as_the_lab_does(monkeypatch: pytest.MonkeyP
     composite = CompositeError("", [("HangError", "text", "frames", {"engine_id": 3, "method": "apply"})])
     assert failures_in(composite) == [Failure(3, "HangError", "text", "frames")]
     assert "_render_traceback_()" in inspect.getsource(InteractiveShell.showtraceback)
-
-
-def test_a_cluster_file_names_the_controller_and_the_number_of_engines() -> None:
-    state = ipp.Cluster(n=3, profile_dir=os.devnull, parent=None).to_dict()
-    assert private.size_of(state) == 3 and private.controller_pid(state) is None
-    state["controller"] = {"state": {"pid": 7}}
-    state["engines"]["sets"] = {"1": {"n": 2}}
-    assert private.size_of(state) == 2 and private.controller_pid(state) == 7
 
 
 def test_the_controller_asks_for_ports_and_addresses_through_the_replaced_methods() -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
 
 import click
 import pexpect
@@ -34,7 +33,7 @@ JupyterLab: (?P<server>http://\\S+/)lab/tree/my-notebooks/00_meet_the_cluster.ip
 Its log: (?P<log>\\S+)
 Ctrl-C ends JupyterLab and the ranks.
 """
-CONNECT = "from labkit.cluster import connect\nrc = connect({n})"
+CONNECT = "from labkit.cluster import connect\nrc = connect(2)"
 HANG = (
     "%%px\nfrom mpi4py import MPI\nif rank == 0:\n    open({mark!r}, 'w')\n    MPI.Intracomm(comm).Barrier()"
 )
@@ -70,7 +69,7 @@ def digest(path: Path) -> str:
 def test_the_terminal_says_what_one_needs_and_nothing_else(
     world: World, folder: Path, tmp_path: Path, terminal: pexpect.spawn
 ) -> None:
-    """A hang, restarts, the cluster panel and Ctrl-C add nothing; the originals stay as they are."""
+    """A hang, restarts and Ctrl-C add nothing; the originals stay as they are."""
     terminal.expect("Ctrl-C ends.*\n")
     said = terminal.before + terminal.after
     match = re.fullmatch(TERMINAL, said.replace("\r\n", "\n"))
@@ -82,7 +81,7 @@ def test_the_terminal_says_what_one_needs_and_nothing_else(
 
     runtime = Path(match["log"]).parent
     kernel = ServerKernel(world, server, f"my-notebooks/{FIRST}", runtime)
-    assert "running cluster cluster-lab-" in kernel.run(CONNECT.format(n=2))
+    assert "running cluster cluster-lab-" in kernel.run(CONNECT)
     assert '"transport": "ipc"' in kernel.file.read_text()
     sleeping = kernel.start("import time\nprint('asleep', flush=True)\ntime.sleep(1000)")
     kernel.finish(sleeping, until="asleep")
@@ -92,7 +91,7 @@ def test_the_terminal_says_what_one_needs_and_nothing_else(
     kernel.start(HANG.format(mark=str(mark)))
     wait_until(mark.exists, "rank 0 waits in a barrier")
     kernel.restart()
-    assert "running cluster cluster-lab-" in kernel.run(CONNECT.format(n=2))
+    assert "running cluster cluster-lab-" in kernel.run(CONNECT)
     kernels = server.call("GET", "api/kernels")
     assert [each["id"] for each in kernels] == [kernel.id]
 
@@ -100,15 +99,6 @@ def test_the_terminal_says_what_one_needs_and_nothing_else(
     server.call("PUT", f"api/contents/my-notebooks/{FIRST}", notebook)
     assert digest(ORIGINALS / FIRST) == before
     assert digest(folder / "my-notebooks" / FIRST) != copied
-
-    # JupyterLab's cluster panel sends its requests to ipyparallel's server extension; so does this test.
-    panel = server.call("POST", "ipyparallel/clusters", {"cluster_id": "panel", "n": 1})["id"]
-    server.call("POST", f"ipyparallel/clusters/{quote(panel, safe='')}", {})
-    assert "running cluster cluster-panel" in kernel.run(CONNECT.format(n=1))
-    kernel.run("%px mark = rank")
-    kernel.restart()
-    assert "running cluster cluster-panel" in kernel.run(CONNECT.format(n=1))
-    server.call("DELETE", f"ipyparallel/clusters/{quote(panel, safe='')}")
 
     terminal.sendintr()
     terminal.expect("Stopping")

@@ -27,7 +27,7 @@ from labkit.hosts.links import CARD
 from labkit.hosts.namespaces import FOLDER
 from labkit.hosts.state import processes_on
 from mpiwatch import launch
-from tests.cluster_fixtures import wait_until
+from tests.cluster_fixtures import STRANGER, wait_until
 
 pytestmark = pytest.mark.clusters
 
@@ -302,21 +302,6 @@ card = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
 print("begun", flush=True)
 while sys.stdin not in (ready := select.select([card, sys.stdin], [], [])[0]):
     sys.stdout.buffer.write(card.recv(1 << 16))
-"""
-# Say something to each port as a client without a key, and print what comes back.
-STRANGER = """import sys, zmq
-for port in sys.argv[2:]:
-    for kind in (zmq.DEALER, zmq.SUB):
-        with zmq.Context() as context, context.socket(kind) as end:
-            end.linger = 0
-            end.connect(f"tcp://{sys.argv[1]}:{port}")
-            if kind == zmq.SUB:
-                end.subscribe(b"")
-            else:
-                end.send_multipart([b"<IDS|MSG>", b"", b"{}", b"{}", b"{}", b"{}"])
-            if end.poll(300):
-                print(port, end.recv_multipart())
-print("asked", len(sys.argv) - 2)
 """
 
 
