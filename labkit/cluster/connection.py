@@ -26,12 +26,11 @@ from labkit.cluster.ownership import Claim, Owner
 from labkit.cluster.ranks import Ranks, kill_engines, pending, wait_until
 from labkit.cluster.supervisor import cluster_files
 from labkit.units import duration
-from mpiwatch.recorder import CellState
 from mpiwatch.report import counted, ranks_phrase
 
 POLL_S = 0.02
 ANSWER_S = 5.0  # for an idle engine to answer; it takes milliseconds
-ANSWER_ORPHAN_S = 0.5  # the same for engines whose notebook has exited, before their cell is inspected
+ANSWER_ORPHAN_S = 1.0  # the same for engines whose notebook has exited, before others replace them
 ANNOUNCE_S = 1.5  # until a line says that engines are starting
 RECONNECT_S = 2.0  # how long a client waits for missing engines before another one replaces it
 NEVER_S = 1.0  # a job counts as unable to start if its reason lasts this long
@@ -169,19 +168,20 @@ class Attempt:
             raise
 
     def answers(self) -> list[RankInfo]:
-        """Return what the ranks report. Stop a cell of a notebook that has exited or loses its engines."""
+        """Return what the ranks report. Replace those that run a cell of another notebook, if that may be."""
         last, other = self.claim.before, self.claim.displaced
         orphaned = last is not None and not last.alive
         try:
             return self.wait_for_ranks(ANSWER_ORPHAN_S if orphaned else ANSWER_S)
-        except NoAnswer as busy:
-            if last is None or not (other or orphaned):
+        except NoAnswer:
+            if not (other or orphaned):
                 raise
             if other and not self.by_force:
                 raise in_use(other, self.n) from None
-            ranks = Ranks(self.client, self.cluster, [], last.recorder)
-            if stop_cell_of(str(other or "a notebook that has exited"), ranks, busy.result):
-                return busy.result.get()
+        print(
+            f"The engines are running a cell of {other or 'a notebook that has exited'}: new engines replace "
+            f"them."
+        )
         self.end_engines()
         return self.wait_for_ranks(ANSWER_S)
 
@@ -208,8 +208,7 @@ class Attempt:
                 print(f"Waiting for {n} engines …", flush=True)
             if len(self.client.ids) >= n:
                 try:
-                    result = self.client[:].apply_async(rank_info)
-                    return result.get(wait)
+                    return self.client[:].apply_async(rank_info).get(wait)
                 except (RemoteError, NoEnginesRegistered):
                     pass  # engines that have just died may still be registered
                 except TimeoutError:
@@ -217,7 +216,11 @@ class Attempt:
                     # lost. Engines that were here before may be busy; new ones are only slow.
                     waited += wait
                     if revive and waited >= answer_s and are_engines_running(self.cluster):
-                        raise NoAnswer(n, waited, result) from None
+                        raise NoAnswer(
+                            f"{n} engines are registered, but not all answered within {waited:.0f} s: "
+                            f"they are computing, or waiting in a collective that a rank never called. Wait, "
+                            f"or replace the engines with `rc = connect(n={n}, restart=True)`."
+                        ) from None
             if not are_engines_running(self.cluster) and (self.cluster.engines or not self.client.ids):
                 if not revive:
                     break
@@ -315,36 +318,8 @@ def take_over_text(other: Owner | None, cleared: Sequence[str], *, idle: bool) -
     return ""
 
 
-def stop_cell_of(notebook: str, ranks: Ranks, result: ipp.AsyncResult) -> bool:
-    """Stop the cell that ranks run for another notebook; return whether all of them then answer `result`.
-
-    The flight recorder tells which ranks run a cell, without their help. If none does, they are only slow.
-    """
-    busy = f"The engines are running a cell of {notebook}"
-    slots = ranks.recorder.slots if ranks.recorder is not None else ()
-    if not any(slot.cell_state == CellState.RUNNING for slot in slots):
-        if not result.wait(ANSWER_S):
-            print(f"{busy}; new engines replace them.")
-    else:
-        print(f"{busy}, which is stopped now.", *ranks.snapshot_lines(), sep="\n")
-        if ranks.interrupt(result):
-            print("The cell ended after an interrupt: the engines stay.")
-        else:
-            stuck = ranks_phrase(pending(result)).capitalize()
-            print(f"{stuck} did not respond to an interrupt; new engines replace all.")
-    return bool(result.done())
-
-
 class NoAnswer(ClusterError):
-    """Engines are registered but busy; `result` will hold their answers."""
-
-    def __init__(self, n: int, waited_s: float, result: ipp.AsyncResult) -> None:
-        super().__init__(
-            f"{n} engines are registered, but not all answered within {waited_s:.0f} s: they are computing, "
-            f"or waiting in a collective that a rank never called. Wait, or replace the engines with "
-            f"`rc = connect(n={n}, restart=True)`."
-        )
-        self.result = result
+    """Engines are registered but busy."""
 
 
 def are_engines_running(cluster: ipp.Cluster) -> bool:

@@ -24,7 +24,7 @@ from labkit.cluster.slurm import Job
 from labkit.cluster.supervisor import cluster_files, exits_in
 from mpiwatch import HANG_EXIT_CODE
 from mpiwatch.recorder import FlightRecorder
-from mpiwatch.report import Activity, Reason, Report, ranks_phrase, render
+from mpiwatch.report import Reason, Report, ranks_phrase, render
 from mpiwatch.snapshot import take_snapshot
 
 ADVICE = (
@@ -33,8 +33,7 @@ ADVICE = (
 )
 POLL_S = 0.02
 HANG_GRACE_S = 0.3  # from the first HangError until the ranks still in the cell are interrupted
-INTERRUPT_S = 2.0  # from the interrupt until the engines are ended
-SLOW_INTERRUPT_S = 5.0  # the same on a busy machine, for ranks that have left the line they were at
+INTERRUPT_S = 4.0  # from the interrupt until the engines are ended; it usually takes milliseconds
 LOCK_TIMEOUT_S = 2.0  # a rank that holds the flight recorder's lock must not keep a cell from being stopped
 LOST_S = 1.0  # how long MPI has to end the other ranks before the notebook does
 RENEWAL_S = 20.0  # for idle ranks to get fresh communicators, which takes milliseconds
@@ -51,7 +50,7 @@ class Ranks:
         cluster: ipp.Cluster,
         infos: list[RankInfo],
         recorder: str,
-        claim: Claim | None = None,
+        claim: Claim,
     ) -> None:
         self.client = client
         self.pids = {info.pid: info.rank for info in infos}
@@ -108,7 +107,7 @@ class Ranks:
         Otherwise no notebook can take the engines from this one until its cell ends. After a cell that failed
         on any rank, all ranks continue on fresh communicators.
         """
-        if self.claim is not None and get_ipython() is not None:
+        if get_ipython() is not None:
             try:
                 self.claim.hold()
             except ClusterError:
@@ -160,6 +159,8 @@ class Ranks:
         on_several_machines = self.job.is_slurm or self.machines
         wait_until(lambda: not self.client.ids, LOST_S if on_several_machines else NOTICE_S)
         gone = [rank for rank in ranks if rank not in self.client.ids]
+        if self.claim.other() is not None:
+            self.claim.hold()  # raises: another notebook has ended them
         if on_several_machines and self.client.ids:
             self.kill()
             if set(self.client.ids) == set(ranks):
@@ -192,9 +193,6 @@ class Ranks:
             self.end(stuck_text(report))
         elif self.interrupt(result):
             return
-        else:
-            stuck = ranks_phrase(pending(result))
-            self.end(f"{stuck} did not respond to an interrupt: the engines were ended. {ADVICE}")
         raise CellHung(f"{text}\n{self.ended_because}", tracebacks(failures(result)))
 
     def stop(self, result: ipp.AsyncResult) -> CellStopped:
@@ -202,11 +200,6 @@ class Ranks:
         lines = ["the cell was stopped.", *self.snapshot_lines()]
         raised = tracebacks(failures(result))
         if not self.interrupt(result):
-            stuck = ranks_phrase(pending(result))
-            self.end(
-                f"{stuck} did not respond to the interrupt (an unwatched MPI call, or other compiled code): "
-                f"the engines were ended. {ADVICE}"
-            )
             lines.append(self.ended_because)
         return CellStopped("\n".join(lines), raised)
 
@@ -226,22 +219,15 @@ class Ranks:
             return take_snapshot(self.recorder, Reason.STOPPED, 0.0, range(self.recorder.size), None)
 
     def interrupt(self, result: ipp.AsyncResult) -> bool:
-        """Interrupt the ranks that are still in the cell; return whether they have ended it."""
-        before = self.places()
+        """Interrupt the ranks that are still in the cell. If they go on, end the engines and return False."""
         # Only once: a second interrupt could hit a rank while it handles the first, and its answer be lost.
         self.client.send_signal("SIGINT", targets=pending(result), block=False)
         if not result.wait(INTERRUPT_S):
-            now = self.places()
-            if all(now.get(rank) != before.get(rank) for rank in pending(result)):
-                result.wait(SLOW_INTERRUPT_S)  # all ranks have moved on since: they are ending the cell
-        return bool(result.done())
-
-    def places(self) -> dict[int, tuple[Activity, str]]:
-        """Return what each rank is doing, and at which line; nothing if that is unknown."""
-        with contextlib.suppress(Exception):
-            if (report := self.take_snapshot()) is not None:
-                return {rank.rank: (rank.activity, rank.place) for rank in report.ranks}
-        return {}
+            self.end(
+                f"{ranks_phrase(pending(result))} did not respond to an interrupt (an unwatched MPI call, or "
+                f"other compiled code): the engines were ended. {ADVICE}"
+            )
+        return not self.ended_because
 
     def end(self, reason: str) -> None:
         """End all engines, even those that do not respond, and wait until the controller has noticed."""
