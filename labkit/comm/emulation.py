@@ -25,7 +25,6 @@ from mpi4py import MPI
 
 from labkit.comm.clock import offset
 from labkit.comm.counting import LIBRARY, SENDING, wrap
-from labkit.comm.timing import count_hosts
 from labkit.units import format_bandwidth, format_time, parse_bandwidth, parse_time
 from mpiwatch.waiting import raise_together, yield_core
 from mpiwatch.wrapper import CommWrapper, is_in_place, nbytes
@@ -136,47 +135,6 @@ class EmulatedComm(CommWrapper):
         while not request.Test():
             sleep(POLL_S)
 
-    def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
-        self._ports.catch_up()
-        return self._ports.send(super().Isend(buf, dest, tag), nbytes(buf), dest, tag)
-
-    def Issend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
-        self._ports.catch_up()
-        return self._ports.send(super().Issend(buf, dest, tag), nbytes(buf), dest, tag)
-
-    def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
-        self.Isend(buf, dest, tag).Wait()
-
-    def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
-        self.Issend(buf, dest, tag).Wait()
-
-    def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
-        self._ports.catch_up()
-        return self._ports.receive(super().Irecv(buf, source, tag), source, tag)
-
-    def Recv(
-        self,
-        buf: Any,
-        source: int = MPI.ANY_SOURCE,
-        tag: int = MPI.ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> None:
-        self.Irecv(buf, source, tag).Wait(status)
-
-    def Sendrecv(  # noqa: PLR0917
-        self,
-        sendbuf: Any,
-        dest: int,
-        sendtag: int = 0,
-        recvbuf: Any = None,
-        source: int = MPI.ANY_SOURCE,
-        recvtag: int = MPI.ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> None:
-        receiving = self.Irecv(recvbuf, source, recvtag)
-        self.Send(sendbuf, dest, sendtag)
-        receiving.Wait(status)
-
     def _seconds(self, name: str, given: dict[str, Any]) -> float:
         """Return how long a collective with these arguments takes from when all ranks have called it."""
         p = self.size
@@ -267,7 +225,7 @@ class Ports:
     def __init__(self, comm: EmulatedComm, links: Sequence[Link]) -> None:
         self.rank, self.links = comm.rank, links
         self.timestamps = MPI.Intracomm(comm).Dup()  # a plain one, which does not count timestamps
-        self._offset = 0.0 if count_hosts(self.timestamps) == 1 else offset(self.timestamps)
+        self._offset = offset(self.timestamps)
         self._sending_timestamps: list[tuple[MPI.Request, np.ndarray]] = []
         self._forget()
         comm._renew_with(self.timestamps, self._forget)
@@ -390,9 +348,31 @@ def _through_a_port(name: str, p: int, given: dict[str, Any]) -> float:
     return others * nbytes(whole, p) if name.startswith("Reduce_scatter") else nbytes(whole)
 
 
+def _send(comm: EmulatedComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> MPI.Request:
+    comm._ports.catch_up()
+    return comm._ports.send(call(), nbytes(given["buf"]), given["dest"], given["tag"])
+
+
+def _receive(comm: EmulatedComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> MPI.Request:
+    comm._ports.catch_up()
+    return comm._ports.receive(call(), given["source"], given["tag"])
+
+
 def _start(comm: EmulatedComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> MPI.Request:
     comm._ports.catch_up()
     return comm._ports.collective(call(), comm._seconds(name, given))
+
+
+def _wait(comm: EmulatedComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> None:
+    """Do a blocking send or receive by its non-blocking twin."""
+    status = given.pop("status", None)
+    getattr(comm, f"I{name.lower()}")(**given).Wait(status)
+
+
+def _exchange(comm: EmulatedComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> None:
+    receiving = comm.Irecv(given["recvbuf"], given["source"], given["recvtag"])
+    comm.Send(given["sendbuf"], given["dest"], given["sendtag"])
+    receiving.Wait(given["status"])
 
 
 def _delay(comm: EmulatedComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> None:
@@ -409,20 +389,20 @@ def _refuse(comm: EmulatedComm, name: str, call: Callable[[], Any], given: dict[
     )
 
 
-_STARTED = "Iallreduce", "Iallgather", "Igather", "Iscatter", "Ireduce_scatter", "Iallgatherv"
-_BLOCKING = (
-    "Allreduce",
-    "Allgather",
-    "Alltoall",
-    "Reduce_scatter_block",
-    "Bcast",
-    "Reduce",
-    "Gather",
-    "Scatter",
-)
-wrap(EmulatedComm, _STARTED, _start)
-wrap(EmulatedComm, _BLOCKING, _delay)
-DELAYED = [name for name in vars(EmulatedComm) if name[0].isupper() and name != "Free"]
+_HOW = {
+    _send: ("Isend", "Issend"),
+    _receive: ("Irecv",),
+    _wait: ("Send", "Ssend", "Recv"),
+    _exchange: ("Sendrecv",),
+    _start: ("Iallreduce", "Iallgather", "Igather", "Iscatter", "Ireduce_scatter", "Iallgatherv"),
+    _delay: (
+        *("Allreduce", "Allgather", "Alltoall", "Reduce_scatter_block"),
+        *("Bcast", "Reduce", "Gather", "Scatter"),
+    ),
+}
+for _how, _names in _HOW.items():
+    wrap(EmulatedComm, _names, _how)
+DELAYED = ["Barrier", *(name for names in _HOW.values() for name in names)]
 # All other methods that are not bookkeeping.
 _REFUSED = [
     *("Mprobe", "Improbe", "Recv_init", "Precv_init", "Create_cart", "Create_graph", "Create_dist_graph"),

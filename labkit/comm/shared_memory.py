@@ -5,16 +5,17 @@ nodes, each chunk of the nodes' sums then travels around a ring of its own, all 
 
 The memory comes in segments (MPI calls them windows), each with one row for every rank of the node. All ranks
 of a node allocate and free a segment together, but Python drops an array on each rank at its own time. So a
-segment that one rank no longer uses stays until no rank uses it, and is used again or freed when the next
-array is allocated. When the program ends, its segments go with its processes: both MPI libraries unlink a
-segment's file as soon as all ranks have mapped it.
+segment that one rank no longer uses stays until no rank uses it, and is freed before the next array is
+allocated. When the program ends, its segments go with its processes: both MPI libraries unlink a segment's
+file as soon as all ranks have mapped it.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
-from functools import cache, partial
+from collections.abc import Callable
+from functools import cache
 from typing import cast
 
 import numpy as np
@@ -47,14 +48,13 @@ class SharedSegment:
         memory = MPI.memory.fromaddress(first.address, node.size * length)
         self.rows: np.ndarray = np.asarray(memory).reshape(node.size, length)
         self.base = first.address + node.rank * length
-        self.in_use = False
+        self.array: Callable[[], np.ndarray | None] = lambda: None  # this rank's; None if nothing views it
 
     def allocate(self, rank: int, n: int, dtype: np.dtype) -> np.ndarray:
-        """Return the first n values of this rank's row as zeros, in use until no array views them."""
+        """Return this rank's row as an array of n zeros."""
         array = np.frombuffer(self.rows[rank].data, dtype, n)
         array[...] = 0
-        self.in_use = True
-        weakref.finalize(array, partial(setattr, self, "in_use", False)).atexit = False
+        self.array = weakref.ref(array)
         return array
 
     def start_of(self, array: np.ndarray) -> int:
@@ -106,9 +106,6 @@ class _Node:
     def allocate(self, n: int, dtype: np.dtype) -> np.ndarray:
         """Return n zeros of this rank's own. Raise OSError if there is no room. Collective on the node."""
         need = n * dtype.itemsize
-        for number in self._unused():
-            if self.segments[number].rows.shape[1] >= need:
-                return self.segments[number].allocate(self.rank, n, dtype)
         self._free_unused()
         if fault := self.comm.bcast(_no_room(need * self.comm.size) if self.rank == 0 else None):
             raise OSError(fault)
@@ -116,13 +113,10 @@ class _Node:
         segment = self.segments[self._made] = SharedSegment(self.comm, need)
         return segment.allocate(self.rank, n, dtype)
 
-    def _unused(self) -> list[int]:
-        """Return the numbers of the segments that no rank uses. Collective on the node."""
-        mine = {number for number, segment in self.segments.items() if not segment.in_use}
-        return sorted(mine.intersection(*self.comm.allgather(mine)))
-
     def _free_unused(self) -> None:
-        for number in self._unused():
+        """Free the segments that no rank uses. Collective on the node."""
+        unused = {number for number, segment in self.segments.items() if segment.array() is None}
+        for number in sorted(unused.intersection(*self.comm.allgather(unused))):
             win = self.segments.pop(number).win
             win.Unlock_all()
             win.Free()
@@ -224,7 +218,7 @@ def _key() -> int:
 def shared_array(comm: MPI.Intracomm, n: int, dtype: type | np.dtype = np.float32) -> np.ndarray:
     """Return n zeros of this rank's own in memory that its node shares. Shape: (n,), n as on all ranks.
 
-    The memory is used again when no array views it any more; after MPI_Finalize it is gone. Collective.
+    The memory is freed when no array views it any more; after MPI_Finalize it is gone. Collective.
     Raise CollectiveError on every rank if there is too little shared memory.
     """
     node, fault = _node(comm), None

@@ -12,7 +12,6 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm.clock import offset
-from labkit.comm.timing import count_hosts
 from labkit.nn import Model
 from labkit.train.steps import Epoch, Step
 
@@ -133,7 +132,6 @@ class Timeline(Callback):
         self._earlier: list[Step] = []  # on the one clock of all ranks
         self._before_s = 0.0  # the total time before a break
         self._ahead = 0.0  # how far the clock before a break is ahead of rank 0's
-        self._same_clock = clock is perf_counter and count_hosts(comm) == 1
         self._began = self._compare()
 
     @property
@@ -184,5 +182,5 @@ class Timeline(Callback):
 
     def _compare(self) -> tuple[float, float]:
         """Return the time on this rank's clock, and by how much rank 0's clock is ahead of it."""
-        ahead = 0.0 if self._same_clock else offset(self._comm, self._clock)
+        ahead = offset(self._comm, self._clock)
         return self._clock(), ahead

@@ -1,4 +1,4 @@
-"""Averaging gradients by every algorithm, and the errors that all ranks raise together."""
+"""Averaging gradients by every algorithm, at once or driven, and the errors that all ranks raise together."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from mpi4py import MPI
 
 from labkit.comm import AGGREGATES, ALGORITHMS, Averaging, CountingComm, average, raise_together
 from labkit.comm.compression import Float16, TopK, error_feedback, parse
+from labkit.comm.running import Steps, complete
+from mpiwatch.communicators import resume, watch
+from mpiwatch.waiting import HangError, yield_core
 from tests.raising import error_on_every_rank
 
 # On all ranks.
@@ -38,6 +41,13 @@ def assert_close(result: np.ndarray, expected: np.ndarray, parts: np.ndarray) ->
     np.testing.assert_array_less(np.abs(result - expected), rounding + 1e-30)
 
 
+def drive(steps: Steps) -> None:
+    """Let it go on as far as it can, again and again, until it has ended."""
+    for over, _ in steps:
+        while not over():
+            yield_core()
+
+
 def check_every_algorithm_gives_the_result_of_one_rank_with_all_gradients(comm: MPI.Intracomm) -> None:
     weights = 2 * np.arange(comm.size) + 1.0
     weights = weights / weights.sum()
@@ -45,11 +55,16 @@ def check_every_algorithm_gives_the_result_of_one_rank_with_all_gradients(comm: 
     for name, function in ALGORITHMS.items():
         for n in SIZES:
             every = gradients(comm.size, n, np.float64 if n % 2 else np.float32)
-            mine = every[comm.rank].copy()
+            mine, driven = every[comm.rank].copy(), every[comm.rank].copy()
             average(comm, mine, weights[comm.rank], function)
             assert mine.dtype == every.dtype
             assert_close(mine, weights @ every.astype(np.float64), every)
             assert name not in SAME_BITS or len(set(comm.allgather(mine.tobytes()))) == 1, (name, n)
+            drive(function.steps(comm, driven, weights[comm.rank]))
+            if name in ("mpi", "auto"):  # Iallreduce may add in another order
+                assert_close(driven, mine, every)
+            else:
+                np.testing.assert_array_equal(driven, mine, err_msg=name)
         for aggregate, each in factors.items():
             every = gradients(comm.size, 7, np.float32)
             mine = every[comm.rank].copy()
@@ -68,6 +83,9 @@ def check_the_median_and_the_trimmed_mean_are_those_of_all_gradients(comm: MPI.I
         average(comm, mine, comm.rank + 1, Averaging(name, "trimmed-mean"))
         kept = np.sort(every, axis=0)[1:-1] if comm.size > 2 else every
         assert_close(mine, kept.mean(axis=0, dtype=np.float64), kept)
+        driven = every[comm.rank].copy()
+        drive(Averaging(name, "trimmed-mean").steps(comm, driven, 1 / comm.size))
+        np.testing.assert_array_equal(driven, mine)
     mine = np.full(3, np.nan if comm.rank == 0 else 1, np.float32)
     average(comm, mine, 1, Averaging("allgather", "median"))
     assert np.isnan(mine).all()
@@ -95,6 +113,29 @@ def check_an_algorithm_that_cannot_compute_a_median_says_why(comm: MPI.Intracomm
     for names, words in (("star", "mean"), "one of mpi, mpi-allgather"), (("ring", "mode"), "one of sum"):
         with pytest.raises(ValueError, match=words):
             Averaging(*names)
+
+
+def check_a_missing_rank_is_reported_and_the_ranks_are_in_step_again(comm: MPI.Intracomm) -> None:
+    world, last = watch(), comm.rank == comm.size - 1
+    before, world.deadline_s = world.deadline_s, 0.5
+    for name, said in ("ring", "ring_allreduce"), ("shared-memory", "shared-memory"), ("mpi", "Iallreduce"):
+        own = world.Dup() if name != "mpi" or MPI.get_vendor()[0] != "Open MPI" else None
+        if own is None or comm.size == 1:
+            continue  # Open MPI's next collective would be out of step
+        complete(ALGORITHMS[name].steps(own, np.ones(10), 1.0))
+        if not last:
+            second = ALGORITHMS[name].steps(own, np.ones(10), 1.0)
+            with pytest.raises(HangError, match=said) as error:
+                complete(second)
+            assert next(second, None) is None and f"rank {comm.size - 1} " in str(error.value), error.value
+        MPI.COMM_WORLD.Barrier()
+        resume()
+        MPI.COMM_WORLD.Barrier()
+        if name == "shared-memory":
+            array = np.ones(10)
+            average(own, array, 1.0, Averaging(name, "sum"))
+            assert (array == comm.size).all()
+    world.deadline_s = before
 
 
 COMPRESSIONS = "float16", "top-k", "top-k=0.3"

@@ -7,7 +7,8 @@ import sys
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import CountedTraffic, CountingComm, RingComm, ScheduledComm, run
+from labkit.comm import ALGORITHMS, CountedTraffic, CountingComm, RingComm, ScheduledComm, run
+from labkit.comm.running import complete
 from labkit.schedules import (
     ALLREDUCE,
     Schedule,
@@ -15,7 +16,9 @@ from labkit.schedules import (
     ring_allreduce,
     tree_allreduce,
 )
+from mpiwatch.waiting import yield_core
 from mpiwatch.watchdog import mpi_call
+from tests.comm.checks.averaging import drive
 
 
 class TreeComm(ScheduledComm):
@@ -139,3 +142,25 @@ def check_communicators_made_from_it_count_into_the_same_report(comm: MPI.Intrac
     if comm.size > 2:
         pairs[1, 2] = pairs[2, 1] = 1
     np.testing.assert_array_equal(pairs if row is None else row.messages, pairs)
+
+
+def check_messages_are_counted_under_the_name_of_the_schedule(comm: MPI.Intracomm) -> None:
+    blocking, counting = CountingComm(comm), CountingComm(comm)
+    run(blocking, ring_allreduce(comm.size), np.ones(1003, np.float32))
+    own = np.ones(1003, np.float32)
+    steps = ALGORITHMS["ring"].steps(counting, own, 1.0)
+    wait = next(steps, None)
+    # A message of the caller's own goes out between those of the schedule.
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    receiving = counting.Irecv(np.empty(3, np.int32), left, 0)
+    counting.Isend(np.ones(3, np.int32), right).Wait()
+    receiving.Wait()
+    while wait is not None and not wait[0]():
+        yield_core()
+    complete(steps)
+    counted = {row.name: row for row in counting.traffic()}
+    assert counted.pop("messages").sent.sum() == 12 * comm.size
+    assert [str(row) for row in counted.values()] == [str(row) for row in blocking.traffic()]
+    counting.reset()
+    drive(ALGORITHMS["mpi"].steps(counting, own, 1.0))
+    assert [(row.name, row.calls, row.sent) for row in counting.traffic()] == [("Iallreduce", 1, None)]

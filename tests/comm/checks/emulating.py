@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from labkit.comm import CountingComm, EmulatedComm, Link, RingComm, run
+from labkit.comm import ALGORITHMS, CountingComm, EmulatedComm, Link, RingComm, run
 from labkit.schedules import CostModel, Network, ring_allreduce, root_allreduce, simulate
 from labkit.train.bottleneck import links, parse
+from tests.comm.checks.averaging import drive
 from tests.raising import error_on_every_rank
 
 LINK = Link(8e6, 1e-3)  # 64 KiB take 9.2 ms
@@ -83,33 +84,6 @@ def check_a_waiting_rank_uses_little_processor_time(comm: MPI.Intracomm) -> None
     took, used = perf_counter() - began, process_time() - used
     assert comm.size == 1 or took > 0.19 * (comm.size - 1) / comm.size, took
     assert comm.size == 1 or used < 0.4 * took, (used, took)
-
-
-def check_messages_queue_at_a_port_and_arrive_in_the_order_of_sending(comm: MPI.Intracomm) -> None:
-    slow = EmulatedComm(comm, LINK)
-    others = range(1, comm.size)
-    arrays = {rank: np.full(N, comm.rank, np.float32) for rank in range(comm.size)}
-
-    def to_rank_0() -> None:
-        if comm.rank:
-            slow.Send(arrays[0], 0, comm.rank)
-        else:
-            for request in [slow.Irecv(arrays[rank], rank, rank) for rank in reversed(others)]:
-                while not request.Test():
-                    sleep(0)
-            assert all((arrays[rank] == rank).all() for rank in others)
-
-    def from_rank_0() -> None:
-        if comm.rank:
-            slow.Recv(arrays[0], 0)
-            assert (arrays[0] == 0).all()
-        else:
-            for request in [slow.Isend(arrays[0], rank) for rank in others]:
-                request.Wait()
-
-    for call in to_rank_0, from_rank_0:
-        expected = (comm.size - 1) * TAKES_S
-        assert_takes(slow, call, expected)
 
 
 def check_a_late_message_does_not_delay_one_sent_earlier(comm: MPI.Intracomm) -> None:
@@ -253,3 +227,23 @@ def check_methods_that_cannot_be_delayed_are_refused(comm: MPI.Intracomm) -> Non
         if comm.size == 1 and bad is different:
             continue
         assert words in error_on_every_rank(comm, lambda bad=bad: EmulatedComm(comm, bad))
+
+
+def check_a_driven_generator_takes_its_time_on_emulated_links(comm: MPI.Intracomm) -> None:
+    slow = EmulatedComm(comm, Link(8e6))
+    takes = 2 * (comm.size - 1) / comm.size * 32_768 / 8e6
+    for name in "ring", "mpi", "gather-scatter":
+        arrays = [np.full(8192, comm.rank, np.float32) for _ in range(2)]
+        comm.Barrier()
+        began = perf_counter()
+        for number, array in enumerate(arrays, start=1):
+            drive(ALGORITHMS[name].steps(slow, array, 1.0))
+            assert perf_counter() - began >= number * takes, (name, number)
+            assert (array == sum(range(comm.size))).all()
+    comm.Barrier()
+    began = perf_counter()
+    requests = [slow.Iallreduce(MPI.IN_PLACE, array) for array in arrays]  # the second queues for the port
+    for request in reversed(requests):
+        request.Wait()
+    assert comm.size == 1 or np.isclose(requests[1].due - requests[1].seconds, requests[0].due)
+    assert perf_counter() - began >= 2 * takes

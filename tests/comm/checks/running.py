@@ -36,7 +36,7 @@ def allreduces(p: int) -> list[Schedule]:
 def check_a_large_array_in_segments_of_the_usual_length(comm: MPI.Intracomm) -> None:
     n = 1_500_007  # several segments in each chunk
     pattern = np.arange(n, dtype=np.float32) % 1000
-    for schedule in allreduces(comm.size):
+    for schedule in [*allreduces(comm.size), all_to_all(comm.size)]:
         array = pattern + comm.rank
         run(comm, schedule, array)
         assert (array == pattern * comm.size + sum(range(comm.size))).all(), schedule.name
@@ -63,13 +63,6 @@ def all_to_all(p: int):  # type: ignore[no-untyped-def]
     """Everything is sent and added to at the same time: what is sent is what was there before."""
     source, dest = np.divmod(np.arange(p * p), p)
     yield reduce_round(source[source != dest], dest[source != dest], 0)
-
-
-def check_a_round_sends_what_was_there_before_it(comm: MPI.Intracomm) -> None:
-    for n in (5, 300_000):  # more than an MPI library sends without being asked for it
-        array = np.full(n, 3.0**comm.rank)
-        run(comm, all_to_all(comm.size), array, segment_bytes=n)
-        np.testing.assert_array_equal(array, sum(3.0**r for r in range(comm.size)))
 
 
 def check_run_gives_the_bits_of_a_run_round_by_round(comm: MPI.Intracomm) -> None:
