@@ -1,10 +1,10 @@
 """Run checks on the ranks of one job: mpiexec -n p python run_checks.py FOLDER DEADLINE_S.
 
 A check is a function check_…(comm). FOLDER/todo lists checks, one PATH:NAME a line. Each rank appends JSON
-lines to FOLDER/RANK.jsonl: which check begins, and whether it passed. A rank that fails goes on with the next
-check as soon as all other ranks have left this one. If they cannot leave it, because they wait for the rank
-that failed, the job stands still until check_jobs.py kills it; before that, DEADLINE_S after the check began,
-each rank writes its stack to FOLDER/RANK.stack.
+lines to FOLDER/RANK.jsonl: a check, and that it began, how it failed, or that it passed. A rank that fails
+goes on with the next check as soon as all other ranks have left this one. If they cannot leave it, because
+they wait for the rank that failed, each rank writes its stack to FOLDER/RANK.stack, DEADLINE_S after the
+check began, and ends a little later.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import ast
 import faulthandler
 import importlib.util
 import json
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -25,6 +26,8 @@ from _pytest.assertion.rewrite import rewrite_asserts
 from mpi4py import MPI
 
 from labkit.comm import auto, sleeping_barrier
+
+GRACE_S = 2.0  # for the ranks to write where they are
 
 
 class RewritingLoader(SourceFileLoader):
@@ -53,24 +56,25 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).parents[1]))  # checks import from `tests`
     auto.SECONDS = 0.0  # what it chooses is of no importance here
     world, folder, deadline_s = MPI.COMM_WORLD, Path(sys.argv[1]), float(sys.argv[2])
-    with open(folder / f"{world.rank}.jsonl", "a") as results:
+    own = folder / f"{world.rank}.jsonl"
+    with own.open("w") as results, own.with_suffix(".stack").open("w") as stack:
 
-        def write(**row: str) -> None:
-            print(json.dumps(row), file=results, flush=True)
+        def write(check: str, state: str) -> None:
+            print(json.dumps((check, state)), file=results, flush=True)
 
         for line in (folder / "todo").read_text().splitlines():
             path, name = line.rsplit(":", 1)
-            write(begins=line)
-            with open(folder / f"{world.rank}.stack", "w") as stack:
-                faulthandler.dump_traceback_later(deadline_s, file=stack)
-                try:
-                    functions(path)[name](world.Dup())  # so that no message of one check reaches another
-                except BaseException:
-                    write(failed=line, why=traceback.format_exc())
-                else:
-                    write(passed=line)
-                sleeping_barrier(world)
-                faulthandler.cancel_dump_traceback_later()
+            write(line, "began")
+            faulthandler.dump_traceback_later(deadline_s, file=stack)
+            signal.setitimer(signal.ITIMER_REAL, deadline_s + GRACE_S)  # ends this process, and so the job
+            try:
+                functions(path)[name](world.Dup())  # so that no message of one check reaches another
+            except BaseException:
+                write(line, f"failed:\n{traceback.format_exc()}")
+            else:
+                write(line, "passed")
+            sleeping_barrier(world)
+            faulthandler.cancel_dump_traceback_later()
 
 
 main()

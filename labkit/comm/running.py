@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
@@ -112,6 +112,7 @@ class _Spans:
         return np.flatnonzero((self.start[:end] < message.stop) & (self.stop[:end] > message.start))
 
 
+@lru_cache(256)
 def plan(schedule: Schedule, rank: int, n: int, segment: int) -> Plan:
     """Return the instructions by which `rank` carries out the schedule on n values.
 
@@ -189,9 +190,6 @@ def _order(sends: list[_Message], receives: list[_Message]) -> None:
 Wait = tuple[Over, Callable[[], Pending]]
 Steps = Generator[Wait, None, None]
 
-_PLANS_KEPT = 256
-
-_plans: dict[tuple[int, int, int, int], tuple[Schedule, Plan]] = {}  # by id(schedule), rank, n, segment
 _spare: list[np.ndarray] = []  # temporaries to be used again: the system has already given us their pages
 
 
@@ -241,7 +239,7 @@ def steps(
     each has made this call; otherwise other calls may go on at the same time, with other tags.
     """
     send, receive = _messages_of(comm, schedule, array, blocking)
-    todo, messages, values = _plan(schedule, comm.rank, array.size, max(1, segment_bytes // array.itemsize))
+    todo, messages, values = plan(schedule, comm.rank, array.size, max(1, segment_bytes // array.itemsize))
     if not messages:
         return
     size = values * array.itemsize
@@ -301,18 +299,6 @@ def _cancel(requests: list[MPI.Request]) -> None:
     for request in requests:
         if request != MPI.REQUEST_NULL:
             request.Cancel()
-
-
-def _plan(schedule: Schedule, rank: int, n: int, segment: int) -> Plan:
-    """Return the plan for these arguments, made at the first call."""
-    key = id(schedule), rank, n, segment
-    known = _plans.get(key)
-    if known is None:
-        if len(_plans) >= _PLANS_KEPT:
-            _plans.clear()
-        # The schedule is kept with its plan, so that no other one can get its id.
-        known = _plans[key] = schedule, plan(schedule, rank, n, segment)
-    return known[1]
 
 
 def _pending(comm: MPI.Intracomm, schedule: Schedule, todo: list[Instruction], message: int) -> Pending:

@@ -37,29 +37,30 @@ class Traffic:
         return int((self.sent + self.received).max())
 
 
-def count_traffic(schedule: Schedule, nbytes: int, itemsize: int = 4) -> Traffic:
-    """Count the traffic of one call on an array of `nbytes` bytes, in values of `itemsize` bytes.
+ITEMSIZE = 4  # bytes of a value, a float32
 
-    Raise ValueError if `nbytes` is not a multiple of `itemsize`.
+
+def count_traffic(schedule: Schedule, nbytes: int) -> Traffic:
+    """Count the traffic of one call on a float32 array of `nbytes` bytes.
+
+    Raise ValueError if `nbytes` is not a multiple of 4.
     """
     messages, sent, received = 0, np.zeros(schedule.p), np.zeros(schedule.p)
-    for round_, sizes in rounds_with_sizes(schedule, nbytes, itemsize):
+    for round_, sizes in rounds_with_sizes(schedule, nbytes):
         messages += len(round_)
         sent += np.bincount(round_.source, sizes, schedule.p)
         received += np.bincount(round_.dest, sizes, schedule.p)
     return Traffic(messages, sent.astype(np.int64), received.astype(np.int64))
 
 
-def rounds_with_sizes(
-    schedule: Schedule, nbytes: int, itemsize: int = 4
-) -> Iterator[tuple[Round, np.ndarray]]:
+def rounds_with_sizes(schedule: Schedule, nbytes: int) -> Iterator[tuple[Round, np.ndarray]]:
     """Yield each round and the sizes of its transfers in bytes, (transfers,), int64.
 
     Leave out empty transfers, which occur where there are fewer values than chunks: they send no message.
     """
-    if nbytes % itemsize:
-        raise ValueError(f"expected a multiple of {itemsize} bytes (one value), got {nbytes} bytes")
-    ends = chunk_bounds(nbytes // itemsize, schedule.chunks) * itemsize
+    if nbytes % ITEMSIZE:
+        raise ValueError(f"expected a multiple of {ITEMSIZE} bytes (one value), got {nbytes} bytes")
+    ends = chunk_bounds(nbytes // ITEMSIZE, schedule.chunks) * ITEMSIZE
     for round_ in schedule:
         sizes = ends[round_.stop] - ends[round_.first]
         filled = sizes > 0
@@ -77,23 +78,23 @@ class CostModel(NamedTuple):
     gamma: float = 0.0
 
 
-def cost(schedule: Schedule, nbytes: int, model: CostModel, itemsize: int = 4) -> float:
-    """Return the time that the schedule takes on an array of `nbytes` bytes, in seconds.
+def cost(schedule: Schedule, nbytes: int, model: CostModel) -> float:
+    """Return the time that the schedule takes on a float32 array of `nbytes` bytes, in seconds.
 
     Links are full duplex: a rank sends and receives at the same time, but only one message in each
     direction; it then reduces the values that it received. A round takes as long as its slowest rank, and the
-    rounds follow one another. Raise ValueError if `nbytes` is not a multiple of `itemsize`.
+    rounds follow one another. Raise ValueError if `nbytes` is not a multiple of 4.
     """
-    return float(np.dot(cost_terms(schedule, nbytes, model, itemsize), model))
+    return float(np.dot(cost_terms(schedule, nbytes, model), model))
 
 
-def cost_terms(schedule: Schedule, nbytes: int, model: CostModel, itemsize: int = 4) -> np.ndarray:
+def cost_terms(schedule: Schedule, nbytes: int, model: CostModel) -> np.ndarray:
     """Return the factors of α, β and γ: messages, bytes sent and bytes reduced. Shape: (3,).
 
     In each round, count those of the slowest rank according to `model`; add up the rounds.
     """
     total = np.zeros(3)
-    for round_, sizes in rounds_with_sizes(schedule, nbytes, itemsize):
+    for round_, sizes in rounds_with_sizes(schedule, nbytes):
         if len(round_):
             total += _slowest_rank_terms(round_, sizes, schedule.p, model)
     return total

@@ -39,9 +39,9 @@ class FittedModel:
     model: CostModel
     standard_errors: CostModel
 
-    def predict(self, schedule: Schedule, nbytes: int, itemsize: int = 4) -> float:
+    def predict(self, schedule: Schedule, nbytes: int) -> float:
         """Return the time that the fitted model predicts for the schedule, in seconds."""
-        return cost(schedule, nbytes, self.model, itemsize)
+        return cost(schedule, nbytes, self.model)
 
     def __str__(self) -> str:
         units = (
@@ -59,7 +59,7 @@ class FittedModel:
         return "\n".join(lines)
 
 
-def fit_cost_model(measurements: Iterable[Measurement], itemsize: int = 4) -> FittedModel:
+def fit_cost_model(measurements: Iterable[Measurement]) -> FittedModel:
     """Return the cost model, all parameters ≥ 0, with the smallest sum of squared relative errors.
 
     The parameters decide which rank is the slowest in a round, and thus the terms to fit; so fit again until
@@ -73,9 +73,7 @@ def fit_cost_model(measurements: Iterable[Measurement], itemsize: int = 4) -> Fi
     model = INITIAL_GUESS
     for _ in range(MAX_ITERATIONS):
         # Divided by the measured time, the terms of a perfect fit add up to 1.
-        terms = np.array(
-            [cost_terms(each.schedule, each.nbytes, model, itemsize) / each.seconds for each in measured]
-        )
+        terms = np.array([cost_terms(each.schedule, each.nbytes, model) / each.seconds for each in measured])
         previous, (model, standard_errors) = model, _least_squares(terms)
         if np.allclose(previous, model, rtol=1e-9, atol=0):
             break

@@ -13,6 +13,8 @@ import numpy as np
 from labkit.schedules.cost_model import CostModel, rounds_with_sizes
 from labkit.schedules.schedule import IntOrArray, Round, Schedule, Transfer
 
+LEAST_WAIT_S = 1e-3  # shorter waits are not worth a sentence
+
 
 @dataclass(frozen=True, eq=False)
 class Network:
@@ -111,10 +113,8 @@ class Simulation:
         return float(self.finish.max())
 
 
-def simulate(
-    schedule: Schedule, nbytes: int, network: Network, itemsize: int = 4, timeline: bool = False
-) -> Simulation:
-    """Simulate one call of the schedule on an array of `nbytes` bytes.
+def simulate(schedule: Schedule, nbytes: int, network: Network, timeline: bool = False) -> Simulation:
+    """Simulate one call of the schedule on a float32 array of `nbytes` bytes.
 
     There is no barrier between rounds: a rank continues as soon as its own transfers are done and reduced. A
     transfer starts when both its ranks have reached it. A rank sends and receives at the same time, but only
@@ -126,7 +126,7 @@ def simulate(
         raise ValueError(f"the schedule is for {schedule.p} ranks, but the network has {len(network.alpha)}")
     clock, free = np.zeros(schedule.p), np.zeros(4 * schedule.p)
     transfers: list[TimedTransfer] = []
-    for number, (round_, sizes) in enumerate(rounds_with_sizes(schedule, nbytes, itemsize), start=1):
+    for number, (round_, sizes) in enumerate(rounds_with_sizes(schedule, nbytes), start=1):
         durations = network.seconds(round_.source, round_.dest, sizes)
         reductions = sizes * round_.reduce * network.gamma[round_.dest]
         start = np.maximum(clock[round_.source], clock[round_.dest])
@@ -193,8 +193,8 @@ class Wait(NamedTuple):
         )
 
 
-def longest_wait(timeline: Sequence[TimedTransfer], least_s: float = 1e-3) -> Wait | None:
-    """Return the longest wait of any rank in a timeline; None if all are shorter than `least_s`."""
+def longest_wait(timeline: Sequence[TimedTransfer]) -> Wait | None:
+    """Return the longest wait of any rank in a timeline; None if all are shorter than 1 ms."""
     waits: list[Wait] = []
     reached: dict[int, float] = {}
     for number, timed in groupby(sorted(timeline), attrgetter("round")):
@@ -203,8 +203,8 @@ def longest_wait(timeline: Sequence[TimedTransfer], least_s: float = 1e-3) -> Wa
             source, dest, *_ = each.transfer
             for rank, peer in ((source, dest), (dest, source)):
                 start = reached.get(rank, 0.0)
-                late = before.get(peer, 0.0) > each.start - least_s
+                late = before.get(peer, 0.0) > each.start - LEAST_WAIT_S
                 waits.append(Wait(rank, number, start, each.start, each.transfer, late))
                 reached[rank] = max(start, each.end)
     longest = max(waits, key=lambda wait: wait.end - wait.start, default=None)
-    return longest if longest and longest.end - longest.start >= least_s else None
+    return longest if longest and longest.end - longest.start >= LEAST_WAIT_S else None

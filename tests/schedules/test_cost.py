@@ -27,11 +27,11 @@ def test_traffic_of_eight_ranks_and_256_bytes():
 @pytest.mark.parametrize("p", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("n", [0, 1, 3, 17, 64])
 def test_traffic_equals_the_sum_over_single_transfers(make, p, n):
-    schedule, traffic = make(p), count_traffic(make(p), 8 * n, itemsize=8)
+    schedule, traffic = make(p), count_traffic(make(p), 4 * n)
     bounds = chunk_bounds(n, schedule.chunks)
     sent, received, messages = [0] * p, [0] * p, 0
     for source, dest, first, stop, _ in (transfer for round_ in schedule for transfer in round_):
-        size = 8 * int(bounds[stop] - bounds[first])
+        size = 4 * int(bounds[stop] - bounds[first])
         sent[source] += size
         received[dest] += size
         messages += size > 0

@@ -12,7 +12,7 @@ from labkit.comm.running import complete
 from labkit.schedules import (
     ALLREDUCE,
     Schedule,
-    chunk_bounds,
+    count_traffic,
     ring_allreduce,
     tree_allreduce,
 )
@@ -32,28 +32,22 @@ def counted(comm: CountingComm, name: str) -> CountedTraffic:
     return {one.name: one for one in comm.traffic()}[name]
 
 
-def said(schedule: Schedule, n: int, itemsize: int) -> tuple[np.ndarray, np.ndarray]:
-    """Messages and bytes from rank to rank, read off the schedule's transfers; empty ones are not sent."""
-    ends, traffic = chunk_bounds(n, schedule.chunks), np.zeros((2, schedule.p, schedule.p), np.int64)
-    for one in schedule:
-        for source, dest, first, stop, _ in one:
-            if ends[stop] > ends[first]:
-                traffic[:, source, dest] += 1, (ends[stop] - ends[first]) * itemsize
-    return traffic[0], traffic[1]
+def assert_counted(row: CountedTraffic, schedule: Schedule, n: int, itemsize: int = 4) -> None:
+    """Compare a row with the traffic of the schedule on n values."""
+    expected = count_traffic(schedule, 4 * n)
+    assert row.name == schedule.name and row.calls == 1 and row.sent is not None
+    assert row.messages.sum() == expected.messages
+    np.testing.assert_array_equal(row.sent.sum(1), expected.sent // 4 * itemsize)
+    np.testing.assert_array_equal(row.sent.sum(0), expected.received // 4 * itemsize)
 
 
 def check_counted_traffic_is_what_the_schedule_says(comm: MPI.Intracomm) -> None:
     counting = CountingComm(comm)
     for make in ALLREDUCE.values():
         for n in (1, 2, 7, 64, 101):
-            schedule = make(comm.size)
             counting.reset()
-            run(counting, schedule, np.ones(n, np.float32))
-            messages, sent = said(schedule, n, 4)
-            row = counting.traffic()[0]
-            assert row.name == schedule.name and row.calls == 1 and row.sent is not None
-            np.testing.assert_array_equal(row.messages, messages)
-            np.testing.assert_array_equal(row.sent, sent)
+            run(counting, make(comm.size), np.ones(n, np.float32))
+            assert_counted(counting.traffic()[0], make(comm.size), n)
 
 
 def check_every_send_is_counted(comm: MPI.Intracomm) -> None:
@@ -123,8 +117,7 @@ def check_communicators_compose_in_any_order(comm: MPI.Intracomm) -> None:
         array = np.full(101, comm.rank)
         both.Allreduce(MPI.IN_PLACE, array)
         np.testing.assert_array_equal(array, sum(range(comm.size)))
-        messages, _ = said(ring_allreduce(comm.size), 101, 8)
-        np.testing.assert_array_equal(counted(both, "ring_allreduce").messages, messages)
+        assert_counted(counted(both, "ring_allreduce"), ring_allreduce(comm.size), 101, 8)
 
 
 def check_communicators_made_from_it_count_into_the_same_report(comm: MPI.Intracomm) -> None:
