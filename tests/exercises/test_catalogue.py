@@ -5,64 +5,35 @@ from __future__ import annotations
 import ast
 import inspect
 import pickle
-from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
 
 import nbformat
 import pytest
 
+from labkit.cli.course import copies
 from labkit.exercises import catalogue, checking
 from labkit.exercises.exercise import is_stub
 
-NOTEBOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
+NOTEBOOKS = {
+    path.name.partition("_")[0]: nbformat.read(path, as_version=4)
+    for path in sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
+}
+PAIRS = [(number, pair) for number, notebook in NOTEBOOKS.items() for pair in copies.pairs(notebook)]
 EXERCISES = catalogue.exercises()
 LEAST_HINTS, LEAST_MISTAKES, MOST_RANKS = 2, 4, 4
 
 
-class Cell(NamedTuple):
-    notebook: str
-    head: str  # its magic, such as "%%px"; empty if it has none
-    text: str  # below the magic
-
-
-def cells(tag: str) -> list[Cell]:
-    found = []
-    for path in NOTEBOOKS:
-        for cell in nbformat.read(path, as_version=4).cells:
-            if tag in cell.metadata.get("tags", []):
-                head, _, rest = cell.source.partition("\n")
-                has_magic = head.startswith("%%")
-                text = rest if has_magic else cell.source
-                found.append(Cell(path.name.partition("_")[0], head if has_magic else "", text))
-    return found
-
-
-def stubs() -> dict[str, Cell]:
-    """Return the cells with a stub by the function's name: the last that the cell defines."""
-    found = {}
-    for cell in cells("exercise"):
-        functions = [node for node in ast.parse(cell.text).body if isinstance(node, ast.FunctionDef)]
-        found[functions[-1].name] = cell
-    return found
-
-
-STUBS = stubs()
-
-
-def signature_of(text: str, name: str) -> tuple[str, str | None]:
-    found = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef) and n.name == name]
-    return ast.unparse(found[-1].args), ast.get_docstring(found[-1])
-
-
-def test_every_exercise_has_one_cell_in_its_notebook() -> None:
-    in_notebooks = sorted((cell.notebook, name) for name, cell in STUBS.items())
+def test_every_exercise_has_one_cell_in_its_notebook_and_one_check() -> None:
+    in_notebooks = sorted((number, pair.name) for number, pair in PAIRS)
     assert in_notebooks == sorted((each.notebook, name) for name, each in EXERCISES.items())
-    assert len(STUBS) == len(cells("exercise"))
+    tags = [
+        tag for each in NOTEBOOKS.values() for cell in each.cells for tag in cell.metadata.get("tags", [])
+    ]
+    assert tags.count("exercise") == tags.count("check") == len(PAIRS)
 
 
 def test_every_question_has_one_empty_answer_and_a_model_answer() -> None:
-    code = (cell.source for path in NOTEBOOKS for cell in nbformat.read(path, as_version=4).cells)
+    code = (cell.source for notebook in NOTEBOOKS.values() for cell in notebook.cells)
     calls = (call for text in code if text.startswith("answer(") for call in ast.parse(text).body)
     asked = {call.value.args[0].value: call.value for call in calls}
     assert sorted(asked) == sorted(catalogue.questions())
@@ -72,17 +43,16 @@ def test_every_question_has_one_empty_answer_and_a_model_answer() -> None:
         assert bool(asked[name].keywords) == (model.partition(":")[0] in checking.VERDICTS)
 
 
-def test_every_exercise_is_checked_once_where_its_function_runs() -> None:
-    expected = Counter((cell.notebook, cell.head, f"{name} = check({name})") for name, cell in STUBS.items())
-    assert Counter((cell.notebook, cell.head, cell.text.strip()) for cell in cells("check")) == expected
-
-
-@pytest.mark.parametrize("name", STUBS)
-def test_a_stub_has_the_references_signature_and_docstring_and_no_code(name: str) -> None:
-    text = STUBS[name].text
-    assert is_stub(text, name)
-    assert signature_of(text, name) == signature_of(EXERCISES[name].text, name)
-    assert (STUBS[name].head != "") == EXERCISES[name].on_ranks or not EXERCISES[name].on_ranks
+@pytest.mark.parametrize("pair", [pair for _, pair in PAIRS], ids=lambda pair: pair.name)
+def test_a_stub_has_the_references_signature_and_docstring_and_no_code(pair: copies.Pair) -> None:
+    name, stub, check = pair
+    head, text = copies.without_magic(stub.source)
+    assert "exercise" in stub.metadata.tags and is_stub(text, name)
+    own, reference = copies.functions(text)[name], copies.functions(EXERCISES[name].text)[name]
+    assert ast.unparse(own.args) == ast.unparse(reference.args)
+    assert ast.get_docstring(own) == ast.get_docstring(reference)
+    assert head == copies.without_magic(check.source)[0]  # the check runs where the function does
+    assert head or not EXERCISES[name].on_ranks
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -124,3 +94,4 @@ def test_a_stub_is_a_body_without_code() -> None:
     for body in "return None", "x += 1", f"{doc}\n    return x", "raise ValueError":
         assert not is_stub(f"def f(x):\n    {body}\n", "f")
     assert not is_stub("def f(x):\n    pass\n", "g")
+    assert not is_stub("def f(x:", "f")

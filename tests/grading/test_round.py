@@ -67,6 +67,10 @@ def wrong(notebook: Any) -> None:
     write(notebook, PURE, function(PURE, "return 0"))
 
 
+def not_python(notebook: Any) -> None:
+    write(notebook, PURE, function(PURE, "return ("))
+
+
 def process_ends(notebook: Any) -> None:
     """One answer ends the process that runs it; the answer to another exercise is right."""
     write(notebook, PURE, f"import os\nos._exit(0)\n\n\n{EXERCISES[PURE].text}")
@@ -102,6 +106,7 @@ STUDENTS: list[tuple[Callable[[Any], None], int, str]] = [
     (in_a_copy_without_marks, total(*EXERCISES), f"{PURE}: correct ("),
     (nothing, 0, f"{PURE}: not written."),
     (wrong, 0, f"{PURE}: not correct: "),
+    (not_python, 0, f"{PURE}: not correct: SyntaxError"),
     (process_ends, total(ON_RANKS), f"{PURE}: not correct: "),
     (patched_checks, 0, f"{PURE}: not written."),
     (deleted_cells, total(PURE), f"{PURE}: correct ("),
