@@ -147,7 +147,7 @@ def wrap(wrapper: type[CommWrapper], names: Iterable[str], around: Around) -> No
         # The watchdog of mpiwatch tells from this form that a wrapper makes the call, not the program.
         return around(self, name, lambda: getattr(super(wrapper, self), name)(**given), given)
 
-    via = f"_{wrapper.__name__}{around.__name__}"  # no other class of a stack has it
+    via = f"_{around.__name__}_{id(wrapper)}"  # no other class of a stack has it
     setattr(wrapper, via, inside)
     add_methods(wrapper, names, via, by_name=True)
 

@@ -35,7 +35,7 @@ class Case(NamedTuple):
 class Call(NamedTuple):
     """A call of a communicator's method: the bytes of its smallest and largest array, or of its object.
 
-    `peer` is the first number among the arguments: of a message, the other rank. `at_s` is a time.
+    `peer`: of a message, the other rank. `at_s` is a time.
     """
 
     name: str

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import inspect
 import pickle
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import wraps
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 import mpiwatch
+from labkit.comm.counting import LIBRARY, SENDING, wrap
 from labkit.exercises.exercise import Call
 from mpiwatch.wrapper import CommWrapper
 
 mpiwatch.wrappers.append("labkit.exercises")  # a report names the student's line
 
-PROBES = "Iprobe", "iprobe", "Improbe", "improbe"  # a student's loop may call one a million times
-LEFT_OUT = (
-    *PROBES,
-    *("f2py", "py2f", "fromhandle", "fromint", "toint", "free", "Create_from_group", "Get_parent", "Join"),
-)
-METHODS = [
-    name
-    for name, value in inspect.getmembers(MPI.Intracomm, callable)
-    if not name.startswith("_") and name not in LEFT_OUT
-]
+METHODS = *SENDING, *LIBRARY, "Recv", "Irecv", "recv", "irecv"
 
 
-def recording(note: Callable[[Call], object], names: Collection[str] = METHODS) -> type[CommWrapper]:
+def recording(note: Callable[[Call], object], names: Iterable[str] = METHODS) -> type[CommWrapper]:
     """Return a class of communicators that note each call of these methods before they make it.
 
     So do the communicators made from them. Calls that other wrappers make inside a call are not noted.
@@ -41,33 +30,27 @@ def recording(note: Callable[[Call], object], names: Collection[str] = METHODS) 
     class Recording(CommWrapper):
         pass
 
-    def recorded(name: str) -> Callable[..., Any]:
-        def call(self: Recording, *arguments: Any, **named: Any) -> Any:
-            following = getattr(super(Recording, self), name)
-            if getattr(inside, "is_inside", False):
-                return following(*arguments, **named)
-            note(_call(name, arguments, named))
-            inside.is_inside = True
-            try:
-                return following(*arguments, **named)
-            finally:
-                inside.is_inside = False
+    def noted(comm: Any, name: str, call: Callable[[], Any], given: dict[str, Any]) -> Any:
+        if getattr(inside, "is_inside", False):
+            return call()
+        note(_call(name, given))
+        inside.is_inside = True
+        try:
+            return call()
+        finally:
+            inside.is_inside = False
 
-        return wraps(getattr(MPI.Intracomm, name))(call)
-
-    for name in set(names) & set(METHODS):  # an old mpi4py has fewer
-        setattr(Recording, name, recorded(name))
+    wrap(Recording, names, noted)
     return Recording
 
 
-def _call(name: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> Call:
-    everything = [*arguments, *named.values()]
+def _call(name: str, given: Mapping[str, Any]) -> Call:
     if name.islower():
-        sizes = [_size(everything[0] if everything else None)]
+        sizes = [_size(next(iter(given.values()), None))]
     else:
-        sizes = [size for each in everything if (size := _buffer_size(each)) is not None]
-    numbers = [int(each) for each in everything if isinstance(each, (int, np.integer))]
-    peer = named.get("dest", named.get("source", numbers[0] if numbers else -1))
+        buffers = [given[key] for key in ("buf", "sendbuf", "recvbuf") if key in given]
+        sizes = [size for each in buffers if (size := _buffer_size(each)) is not None]
+    peer = given.get("dest", given.get("source", -1))
     return Call(name, min(sizes, default=0), max(sizes, default=0), int(peer), time.perf_counter())
 
 
