@@ -5,12 +5,10 @@ It samples the main thread four times a second: has it executed any bytecode, an
 
 from __future__ import annotations
 
-import ast
 import ctypes
 import dis
 import functools
 import inspect
-import linecache
 import os
 import sys
 import threading
@@ -31,7 +29,8 @@ from mpiwatch.snapshot import Suspicion, publish
 from mpiwatch.waiting import Watch
 
 UNKNOWN = object()
-_CALLS = "CALL", "PRECALL", "CALL_KW", "CALL_FUNCTION_EX"
+_CALLS = "CALL", "CALL_KW", "CALL_FUNCTION_EX", "PRECALL"  # the last of 3.11, before each CALL
+_ATTRIBUTES, _ITEMS = ("LOAD_ATTR", "LOAD_METHOD"), ("BINARY_SUBSCR", "BINARY_OP")
 _FOREIGN = ctypes.CFUNCTYPE(None).__mro__[1]  # the base class of ctypes' functions
 
 _CLASSES = tuple(value for value in vars(MPI).values() if isinstance(value, type))
@@ -63,86 +62,46 @@ class Named(NamedTuple):
 def callee(frame: FrameType) -> object:
     """Return the function or method (as its class stores it) that a frame is calling, or UNKNOWN.
 
-    Python keeps the called function on a frame's stack, which cannot be read. So this function finds the call
-    in the source and evaluates its function again: names, attributes and items, but nothing that could run
-    the program's code. Without the source it knows names and attributes only.
+    Python keeps the called function on a frame's stack, which cannot be read. So this function follows the
+    instructions that have loaded it: names and attributes. It runs nothing of the program's code.
     """
-    node = _called_expression(frame.f_code, frame.f_lasti)
-    return UNKNOWN if node is None else _evaluate(node, frame)
+    value: object = UNKNOWN
+    for opname, argument in _loads(frame.f_code, frame.f_lasti):
+        if opname in _CALLS[:-1]:  # MPI calls return MPI objects
+            is_class = isinstance(value, type) and issubclass(value, _CLASSES)
+            value = _ANY_OBJECT if is_class or call_name(value) else UNKNOWN
+        elif opname in _ATTRIBUTES:
+            value = _attribute(value, str(argument))
+        elif opname.startswith("LOAD_") and opname != "LOAD_CONST" and isinstance(argument, str):
+            scopes = frame.f_locals, frame.f_globals, frame.f_builtins
+            value = next((scope[argument] for scope in scopes if argument in scope), UNKNOWN)
+        elif opname in _ITEMS:
+            value = _any_item(value)
+    return value
 
 
 @functools.lru_cache(maxsize=64)
-def _called_expression(code: CodeType, instruction: int) -> ast.expr | None:
-    """Return the expression of the function that an instruction calls; None if it is no call of the source.
+def _loads(code: CodeType, instruction: int) -> list[tuple[str, object]]:
+    """Return the operations that have loaded what an instruction calls; none if it is no call.
 
-    No two calls end at the same place. They may seem to begin elsewhere: at an attribute on a later line.
+    They begin in the source where the call begins. Only a method's name on a later line than its object
+    begins elsewhere, and so does then the call.
     """
     while instruction > 0 and dis.opname[code.co_code[instruction]] == "CACHE":
         instruction -= 2  # of the call before
     if instruction < 0 or dis.opname[code.co_code[instruction]] not in _CALLS:
-        return None
-    _, line, _, column = list(code.co_positions())[instruction // 2]  # type: ignore[attr-defined,unused-ignore]
-    text = "".join(linecache.getlines(code.co_filename))
-    if not text:
-        return _without_source(code, instruction)
-    try:
-        source = ast.parse(text)
-    except SyntaxError:  # the file has been edited since
-        return None
-    for node in ast.walk(source):
-        if isinstance(node, ast.Call) and (node.end_lineno, node.end_col_offset) == (line, column):
-            return node.func
-    return None
+        return []
+    places = [(place[0], place[2]) for place in code.co_positions()]  # type: ignore[attr-defined,unused-ignore]
+    return [
+        (each.opname, each.argval)
+        for each in dis.get_instructions(code)
+        if each.offset < instruction and places[each.offset // 2] == places[instruction // 2]
+    ]
 
 
-def _without_source(code: CodeType, instruction: int) -> ast.expr | None:
-    """Return the expression that is called, as far as it is known without source: its last name.
-
-    A rank has no source of a function that a notebook has sent to it (`apply`, `map`). All parts of the
-    expression begin where the call begins. A method counts as one of mpi4py's if it has a name of theirs in
-    capitals.
-    """
-    found: ast.expr | None = None
-    positions = list(code.co_positions())
-    call = positions[instruction // 2]
-    for each in dis.get_instructions(code):
-        at = positions[each.offset // 2]
-        is_before = each.offset < instruction and at[::2] == call[::2] and at != call
-        if is_before and each.opname.startswith("LOAD_") and isinstance(each.argval, str):
-            owner = ast.Constant(_ANY_OBJECT if each.argval[0].isupper() else None)
-            is_attribute = each.opname in ("LOAD_ATTR", "LOAD_METHOD")
-            found = ast.Attribute(owner, each.argval) if is_attribute else ast.Name(each.argval)
-    return found
-
-
-def _evaluate(node: ast.expr, frame: FrameType) -> object:
-    """Return an expression's value; UNKNOWN if it is not certain."""
-    match node:
-        case ast.Constant():
-            return node.value
-        case ast.Name() | ast.NamedExpr(target=ast.Name()):
-            name = node.id if isinstance(node, ast.Name) else node.target.id
-            scopes = frame.f_locals, frame.f_globals, frame.f_builtins
-            return next((scope[name] for scope in scopes if name in scope), UNKNOWN)
-        case ast.Attribute():
-            return _attribute(_evaluate(node.value, frame), node.attr)
-        case ast.Subscript():
-            return _item(_evaluate(node.value, frame), _evaluate(node.slice, frame))
-        case ast.Call():  # MPI calls return MPI objects
-            function = _evaluate(node.func, frame)
-            is_class = isinstance(function, type) and issubclass(function, _CLASSES)
-            return _ANY_OBJECT if is_class or call_name(function) else UNKNOWN
-    return UNKNOWN
-
-
-def _item(container: object, key: object) -> object:
-    """Return an item of a list, tuple or dict; any item if the key is unknown and all are of one type."""
+def _any_item(container: object) -> object:
+    """Return an item of a list, tuple or dict if all are of one type: they have the same methods."""
     if type(container) not in (list, tuple, dict):
-        return UNKNOWN
-    try:
-        if key is not UNKNOWN and type(key) in (int, str, bool):
-            return container[key]  # type: ignore[index]
-    except LookupError:
         return UNKNOWN
     values = list(container.values() if isinstance(container, dict) else container)  # type: ignore[call-overload]
     return values[0] if len({type(value) for value in values}) == 1 else UNKNOWN
@@ -158,9 +117,7 @@ def _attribute(value: object, name: str) -> object:
             found = inspect.getattr_static(value, name, UNKNOWN)
         if isinstance(found, MemberDescriptorType):
             found = found.__get__(value)
-    if found is UNKNOWN:
-        return Named(name)
-    return found
+    return Named(name) if found is UNKNOWN else found
 
 
 def mpi_call(frame: FrameType | None) -> tuple[str, bool]:
@@ -189,8 +146,11 @@ def call_name(function: object) -> str:
             function = function.func
         else:
             break
-    if isinstance(function, Named | _FOREIGN):
-        name = function.name if isinstance(function, Named) else getattr(function, "__name__", "")
+    if isinstance(function, Named):  # of an unknown object: a name in capitals is hardly another library's
+        name = function.name
+        return name if name.startswith(_PREFIXES) or (name[0].isupper() and name in _METHODS) else ""
+    if isinstance(function, _FOREIGN):
+        name = getattr(function, "__name__", "")
         return name if name.startswith(_PREFIXES) else ""
     name = str(getattr(function, "__name__", ""))
     if isinstance(function, types.FunctionType):
