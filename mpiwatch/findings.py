@@ -23,7 +23,7 @@ import mpiwatch
 from mpiwatch.report import ranks_phrase
 from mpiwatch.snapshot import student_line_of
 from mpiwatch.waiting import CollectiveError
-from mpiwatch.wrapper import LikeMpi4py, Message, add_methods, elements, like, nbytes, parse
+from mpiwatch.wrapper import COUNTS, WHOLE, LikeMpi4py, Message, add_methods, like, nbytes, parse, parts_of
 
 
 class Category(Enum):
@@ -242,18 +242,12 @@ def of_message(message: Any) -> Signature:
 
 def of_each(message: Any, ranks: int) -> dict[int, Signature]:
     """Return the signatures of a message with counts for each rank, by rank; empty if it cannot be read."""
-    try:
-        parts = parse(message, for_each_rank=True)
-        if parts.buffer is None:
-            return {}
-        size = elements(parts).size
-        if parts.count is None:
-            counts = [nbytes(message) // max(1, size) // ranks] * ranks
-        else:
-            counts = [int(parts.count)] * ranks if parts.is_counted else [int(count) for count in parts.count]
-        return {rank: _signature(parts, count * size) for rank, count in enumerate(counts)}
-    except (AttributeError, TypeError, ValueError, BufferError):  # mpi4py says what is wrong with it
-        return {}
+    with suppress(AttributeError, TypeError, ValueError, BufferError):  # mpi4py says what is wrong with it
+        found = parts_of(message, COUNTS, ranks)
+        return {
+            rank: _signature(part.message, part.number * part.message.size) for rank, part in enumerate(found)
+        }
+    return {}
 
 
 def _signature(parts: Message, size: int) -> Signature:
@@ -339,7 +333,7 @@ def overlap(some: Parts, others: Parts) -> bool:
     return False
 
 
-def parts_of(datatype: MPI.Datatype, count: int, first: int) -> Parts:
+def bytes_of(datatype: MPI.Datatype, count: int, first: int) -> Parts:
     """Return the bytes of `count` elements of a datatype, the first of them at byte `first`.
 
     Empty if they are too many parts to compare.
@@ -438,16 +432,11 @@ def _used(message: Any) -> tuple[Any, Parts]:
     These are without the gaps of its datatype. There are none if the message cannot be read.
     """
     try:
-        parts = parse(message)
-        if parts.buffer is None or parts.buffer is MPI.BOTTOM:
-            return MPI.buffer(b""), ()
-        raw = MPI.buffer(parts.buffer)
-        extent = elements(parts).extent
-        first = int(parts.displacement or 0) * extent
-        count = int(parts.count) if parts.is_counted else max(1, (raw.nbytes - first) // max(1, extent))
-        if parts.datatype is None:
-            return raw, ((first, min(first + count * extent, raw.nbytes)),)
-        used = parts_of(parts.datatype, count, first)
-    except (TypeError, ValueError, BufferError, NotImplementedError, MPI.Exception):
+        part = next(parts_of(message, WHOLE, 1))
+        (buffer, _, _, datatype), number, first = part.message, part.number, part.start
+        raw = MPI.buffer(b"" if buffer is MPI.BOTTOM else buffer)
+        plain = ((first, first + number * part.message.extent),)
+        used = plain if datatype is None else bytes_of(datatype, number, first)
+    except (AttributeError, TypeError, ValueError, BufferError, NotImplementedError, MPI.Exception):
         return MPI.buffer(b""), ()
     return raw, tuple((begin, min(end, raw.nbytes)) for begin, end in used if begin < raw.nbytes)

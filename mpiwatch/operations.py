@@ -14,6 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -528,10 +529,6 @@ class StrictRequest(PolledRequest):
     free = Free
 
     @classmethod
-    def Testall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> bool:
-        return cls.testall(requests, statuses)[0]
-
-    @classmethod
     def testall(
         cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
     ) -> tuple[bool, list[Any] | None]:
@@ -540,26 +537,13 @@ class StrictRequest(PolledRequest):
         return True, _ended(requests, statuses)
 
     @classmethod
-    def Testany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
-        index, done, _ = cls.testany(requests, status)
-        return index, done
-
-    @classmethod
     def testany(
         cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None
     ) -> tuple[int, bool, Any | None]:
-        if not any(requests):
-            return MPI.UNDEFINED, True, None
         for index, request in enumerate(requests):
             if request and request.Get_status():
                 return index, True, request.test(status)[1]
-        return MPI.UNDEFINED, False, None
-
-    @classmethod
-    def Testsome(
-        cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
-    ) -> list[int] | None:
-        return cls.testsome(requests, statuses)[0]
+        return MPI.UNDEFINED, not any(requests), None
 
     @classmethod
     def testsome(
@@ -635,6 +619,13 @@ class StrictPrequest(StrictRequest, RawPrequest):
     free = Free
 
 
+def _part_of(test: Callable[..., Any], part: Callable[[Any], Any]) -> Any:
+    """Return a test that returns a part of what another one does."""
+    return staticmethod(lambda *given, **named: part(test(*given, **named)))
+
+
+for _name, _part in ("Testall", itemgetter(0)), ("Testany", itemgetter(0, 1)), ("Testsome", itemgetter(0)):
+    setattr(StrictRequest, _name, _part_of(getattr(StrictRequest, _name.lower()), _part))
 messages.poll_in_python(StrictRequest, RawRequest)
 like(StrictPrequest, RawPrequest)
 

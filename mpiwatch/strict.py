@@ -38,13 +38,6 @@ REDUCING = "reduce", "allreduce", "scan", "exscan"
 
 # Collective -> the argument whose count and dtype are the same on all ranks.
 COMPARED = {"bcast": "buf", "reduce": "sendbuf", "allreduce": "sendbuf", "scan": "sendbuf"}
-# Collectives with counts for each rank, and whether the send and the receive buffer have such counts.
-AMOUNTS = {
-    "Gatherv": (False, True),
-    "Scatterv": (True, False),
-    "Allgatherv": (False, True),
-    "Alltoallv": (True, True),
-}
 
 
 class StrictComm(WatchedComm):
@@ -153,14 +146,15 @@ class StrictComm(WatchedComm):
 
     def _announce(self, name: str, sendbuf: Any, recvbuf: Any, root: int) -> None:
         """Note what this rank sends and expects; other collectives are compared on all communicators."""
-        if self._exchange is None or name not in AMOUNTS:
+        layouts = wrapper.LAYOUTS[name.lower()]
+        if self._exchange is None or wrapper.COUNTS not in layouts:
             return
         is_root, peers = root in (UNKNOWN, self.rank), range(self.size) if root == UNKNOWN else [root]
         amounts: list[dict[int, Signature]] = []
-        for buffer, has_counts in zip((sendbuf, recvbuf), AMOUNTS[name], strict=True):
-            if is_in_place(buffer) or (has_counts and not is_root):
+        for buffer, layout in zip((sendbuf, recvbuf), layouts, strict=True):
+            if is_in_place(buffer) or (layout == wrapper.COUNTS and not is_root):
                 amounts.append({})
-            elif has_counts:
+            elif layout == wrapper.COUNTS:
                 amounts.append(findings.of_each(buffer, self.size))
             else:
                 amounts.append(dict.fromkeys(peers, findings.of_message(buffer)))
@@ -391,7 +385,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
             datatype = MPI.Datatype.fromcode(datatype)
         if datatype is None:
             return ((first, first + count * given.buffer.itemsize),)
-        return findings.parts_of(datatype, count, first)
+        return findings.bytes_of(datatype, count, first)
 
     def _issue(self, target: int = -1) -> None:
         """Issue the accesses to a rank, or to all ranks."""

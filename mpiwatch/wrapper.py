@@ -239,6 +239,21 @@ class Message(NamedTuple):
         """Return whether it says how many elements are sent, as one number."""
         return isinstance(self.count, (int, np.integer))
 
+    @property
+    def size(self) -> int:
+        """Return the bytes of data in an element."""
+        return itemsize(self.buffer) if self.datatype is None else self.datatype.Get_size()
+
+    @property
+    def extent(self) -> int:
+        """Return the bytes from an element to the next one."""
+        return itemsize(self.buffer) if self.datatype is None else self.datatype.Get_extent()[1]
+
+    @property
+    def held(self) -> int:
+        """Return the bytes that the buffer holds."""
+        return 0 if self.buffer is None or self.buffer is MPI.BOTTOM else MPI.buffer(self.buffer).nbytes
+
 
 def parse(message: Any, for_each_rank: bool = False) -> Message:
     """Return the parts of a message argument; a ValueError if mpi4py takes no such list.
@@ -276,31 +291,12 @@ def is_in_place(sendbuf: Any) -> bool:
     return sendbuf is None or isinstance(sendbuf, MPI.InPlaceType)
 
 
-class Element(NamedTuple):
-    """An element of a message, in bytes: its data, the step to the next one, and which bytes it touches."""
-
-    size: int
-    extent: int
-    first: int
-    length: int
-
-
-def elements(parts: Message) -> Element:
-    """Return what an element of a message looks like in memory."""
-    datatype = parts.datatype
-    if datatype is None:
-        size = itemsize(parts.buffer)
-        return Element(size, size, 0, size)
-    return Element(datatype.Get_size(), datatype.Get_extent()[1], *datatype.Get_true_extent())
-
-
 class Part(NamedTuple):
     """A part of a message: `number` elements in each of `blocks` blocks, the first of which is at `start`."""
 
-    parts: Message
-    element: Element
+    message: Message
     number: int
-    start: int
+    start: int = 0  # in bytes
     blocks: int = 1
     whose: str = ""  # in a collective, which ranks' part it is
 
@@ -309,13 +305,13 @@ def check_fits(call: str, rank: int, message: Any, layout: int = WHOLE, blocks: 
     """Raise ValueError if a list such as [array, count, datatype] reaches beyond its array.
 
     Neither mpi4py nor MPI notices: MPI reads or writes whatever memory comes next. `call` and `rank` are for
-    the text; `layout` and `blocks`: see `parts_of_list`. What mpi4py does not take is left to mpi4py.
+    the text; `layout` and `blocks`: see `parts_of`. What mpi4py does not take is left to mpi4py.
     """
     if not isinstance(message, (list, tuple)) or isinstance(next(iter(message), None), NO_BUFFER):
         return
     excess = ""
     try:
-        for part in parts_of_list(message, layout, blocks):
+        for part in parts_of(message, layout, blocks):
             excess = excess or _excess(call, rank, part)
     except (TypeError, ValueError, LookupError, BufferError, NotImplementedError, MPI.Exception):
         return
@@ -323,8 +319,8 @@ def check_fits(call: str, rank: int, message: Any, layout: int = WHOLE, blocks: 
         raise ValueError(f"rank {rank}: {call} {excess}; MPI would read or write beyond it")
 
 
-def parts_of_list(message: Any, layout: int, blocks: int) -> Iterator[Part]:
-    """Yield the parts of a message argument that is a list.
+def parts_of(message: Any, layout: int, blocks: int) -> Iterator[Part]:
+    """Yield the parts of a message argument.
 
     `layout` says what the count in it is of: of all elements (WHOLE), or of each of `blocks` equal blocks
     (BLOCK); or it has a count for each of `blocks` ranks (COUNTS), or also a datatype for each (TYPES).
@@ -334,26 +330,27 @@ def parts_of_list(message: Any, layout: int, blocks: int) -> Iterator[Part]:
         counts, starts = (rest[0] if len(rest) == 1 else rest) or ([1] * blocks, [0] * blocks)
         for rank, (count, start, datatype) in enumerate(zip(counts, starts, types, strict=True)):
             each = Message(buffer, datatype=_datatype(datatype))
-            yield Part(each, elements(each), int(count), start, whose=f" for rank {rank}")
+            yield Part(each, int(count), start, whose=f" for rank {rank}")
         return
     parts = parse(message, for_each_rank=layout == COUNTS)
-    element, counts, places = elements(parts), parts.count, parts.displacement
+    extent, counts, places = parts.extent, parts.count, parts.displacement
     if layout != COUNTS:
-        start = int(places or 0) * element.extent
+        start = int(places or 0) * extent
         if parts.is_counted:
             whose = f" for each of {blocks} ranks" if blocks > 1 else ""
-            yield Part(parts, element, int(counts), start, blocks, whose)
+            yield Part(parts, int(counts), start, blocks, whose)
         else:
-            held = MPI.buffer(parts.buffer).nbytes
-            yield Part(parts, element, (held - start) // max(1, element.extent), start)
-    elif counts is not None:  # otherwise, mpi4py divides what the buffer holds
-        counts = [counts] * blocks if parts.is_counted else list(counts)
-        if places is None:
-            places = [0, *accumulate(counts[:-1])]
-        elif isinstance(places, (int, np.integer)):
-            places = [places * rank for rank in range(blocks)]
-        for rank, (count, place) in enumerate(zip(counts, places, strict=True)):
-            yield Part(parts, element, int(count), int(place) * element.extent, whose=f" for rank {rank}")
+            yield Part(parts, (parts.held - start) // max(1, extent), start)
+        return
+    if counts is None or parts.is_counted:  # without counts, mpi4py divides what the buffer holds
+        counts = [parts.held // max(1, extent) // blocks if counts is None else counts] * blocks
+    counts = list(counts)
+    if places is None:
+        places = [0, *accumulate(counts[:-1])]
+    elif isinstance(places, (int, np.integer)):
+        places = [places * rank for rank in range(blocks)]
+    for rank, (count, place) in enumerate(zip(counts, places, strict=True)):
+        yield Part(parts, int(count), int(place) * extent, whose=f" for rank {rank}")
 
 
 def _memory(buffer: Any, held: int) -> tuple[int, int]:
@@ -374,15 +371,16 @@ def _memory(buffer: Any, held: int) -> tuple[int, int]:
 
 def _excess(call: str, rank: int, part: Part) -> str:
     """Return in words how a part of a message reaches beyond the buffer; empty if it does not."""
-    (buffer, _, _, datatype), element = part.parts, part.element
-    if part.number <= 0 or not element.size:
+    (buffer, _, _, datatype), size = part.message, part.message.size
+    if part.number <= 0 or not size:
         return ""
-    low, high = 0, MPI.buffer(buffer).nbytes
+    low, high = 0, part.message.held
+    offset, length = (0, size) if datatype is None else datatype.Get_true_extent()
     if datatype is not None and not datatype.is_predefined:
         low, high = _memory(buffer, high)
-    steps = element.extent * (part.number * part.blocks - 1)
-    first = part.start + element.first + min(0, steps)
-    last = part.start + element.first + element.length + max(0, steps)
+    steps = part.message.extent * (part.number * part.blocks - 1)
+    first = part.start + offset + min(0, steps)
+    last = part.start + offset + length + max(0, steps)
     if low <= first and last <= high:
         if on_list is not None and datatype is not None:
             on_list(call, rank, buffer, datatype)
@@ -438,12 +436,8 @@ def nbytes(message: Any, blocks: int = 1) -> int:
         return message.nbytes
     parts = parse(message)
     if parts.is_counted:
-        size = itemsize(parts.buffer) if parts.datatype is None else parts.datatype.Get_size()
-        return int(parts.count) * size * blocks
-    held = 0 if parts.buffer is None or parts.buffer is MPI.BOTTOM else MPI.buffer(parts.buffer).nbytes
-    if parts.datatype is None:
-        return held
-    return held // max(1, parts.datatype.extent) * parts.datatype.Get_size()
+        return int(parts.count) * parts.size * blocks
+    return parts.held if parts.datatype is None else parts.held // max(1, parts.extent) * parts.size
 
 
 def itemsize(buffer: Any) -> int:
@@ -516,7 +510,7 @@ def signature(message: Any, blocks: int = 1, for_each_rank: bool = False) -> tup
         return UNKNOWN, _known(dtype)
     if parts.is_counted:
         return int(parts.count), dtype.num
-    return nbytes(buffer) // elements(parts).size // blocks, dtype.num
+    return nbytes(buffer) // parts.size // blocks, dtype.num
 
 
 def check_writable(buffer: Any) -> None:
