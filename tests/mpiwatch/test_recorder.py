@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mpiwatch import FLIGHT_RECORDER
 from mpiwatch.recorder import (
     ERROR_BYTES,
     FILE_BYTES,
@@ -83,6 +86,35 @@ def test_links_of_other_users_are_not_followed(tmp_path: Path, monkeypatch: pyte
     os.unlink(f"{path}-stack")
     os.unlink(path)
     assert victim.read_text() == "kept" and not list(tmp_path.glob("mpiwatch-flight-recorder-*[!k]"))
+
+
+def test_a_full_disk_is_an_error_in_one_folder_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    make = tempfile.mkstemp
+
+    def only_there(**options: str) -> tuple[int, str]:
+        if options["dir"] == "/dev/shm":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return make(**options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkstemp", only_there)
+        made = Path(FlightRecorder.create(3))
+    size = made.stat()
+    assert made.parent == tmp_path and 512 * size.st_blocks >= size.st_size  # not left sparse
+    FlightRecorder(str(made)).remove()
+    before = set(Path("/dev/shm").glob(f"{FLIGHT_RECORDER}{os.getpid()}-*"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, hard))  # no file may be larger
+    try:
+        with pytest.raises(OSError, match=r"cannot create \d+ bytes of shared memory: .*File too large"):
+            FlightRecorder.create(3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert set(Path("/dev/shm").glob(f"{FLIGHT_RECORDER}{os.getpid()}-*")) == before
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_report_is_never_read_while_it_is_written(recorder: FlightRecorder) -> None:
