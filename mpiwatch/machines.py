@@ -344,6 +344,14 @@ class Server(threading.Thread):
             if slot.cell_state != CellState.EXITED and not slot.has_died:
                 slot.has_died = Death.UNREACHABLE
 
+    def changes(self, rank: int, now: bytes) -> Changes:
+        """Return the blocks of a slot, or of its first part, that have changed since the last call."""
+        before, self.sent[rank] = self.sent[rank], now
+        if now == before:
+            return []
+        blocks = ((start, start + BLOCK_BYTES) for start in range(0, len(now), BLOCK_BYTES))
+        return [(rank, start, now[start:end]) for start, end in blocks if now[start:end] != before[start:end]]
+
     def write(self, machine: int, changes: Changes) -> None:
         """Write changes in a machine's slots to this machine's recorder, with times on our clock."""
         for rank, start, part in changes:
@@ -378,14 +386,8 @@ class Relay(Server):
             self.send_last()
 
     def send_last(self) -> None:
-        changes = Changes()
-        for rank in self.ranks:
-            now, before = bytes(self.recorder.slots[rank]), self.sent[rank]
-            for start in range(0, SLOT_BYTES, BLOCK_BYTES) if now != before else ():
-                end = start + BLOCK_BYTES
-                if now[start:end] != before[start:end]:
-                    changes.append((rank, start, now[start:end]))
-            self.sent[rank] = now
+        slots = self.recorder.slots
+        changes = [each for rank in self.ranks for each in self.changes(rank, bytes(slots[rank]))]
         if changes:
             self.send(0, Kind.SLOTS, changes)
 
@@ -448,10 +450,7 @@ class Hub(Server):
             if not is_in_mpi_call(state, now):  # or its watchdog has not sampled it lately
                 state.mpi_call_since_s = 0.0
             state.sampled_s = 0.0  # the other machines take what they get to be up to date
-            content = bytes(state)[:STATE_BYTES]
-            if self.sent[rank] != content:
-                self.sent[rank] = content
-                changes.append((rank, 0, content))
+            changes += self.changes(rank, bytes(state)[:STATE_BYTES])
         for machine, connection in tuple(self.connections.items()):
             if connection.is_behind:
                 self.behind.add(machine)

@@ -231,7 +231,7 @@ class Link:
             print(findings.render(found), file=sys.stderr, flush=True)
             if self.options.json:
                 with contextlib.suppress(OSError):
-                    Path(findings_file(self.options.json)).write_text(findings.to_json(found))
+                    write_whole(Path(findings_file(self.options.json)), findings.to_json(found))
 
     def _serve(self, server: Server, progress: Callable[[], object]) -> None:
         """Let the parent, which outlives this process, connect this machine with the others."""
@@ -252,6 +252,16 @@ class Link:
                 for stream in sys.stdout, sys.stderr:
                     stream.flush()
                 self.connection.sendall(b"\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that no reader sees half of it; leave nothing behind after an OSError."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def stay() -> NoReturn:
@@ -468,13 +478,9 @@ class Parent:
             "findings": json.loads(findings.read_text()) if findings.exists() else [],
         }
         findings.unlink(missing_ok=True)
-        path = Path(self.options.json)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")  # so no reader sees half of the file
         try:
-            part.write_text(json.dumps(content, indent=1) + "\n")
-            part.replace(path)
+            write_whole(Path(self.options.json), json.dumps(content, indent=1) + "\n")
         except OSError as error:
-            part.unlink(missing_ok=True)
             print(f"mpiwatch: the report could not be written: {error}", file=sys.stderr, flush=True)
             return False
         return True

@@ -69,12 +69,12 @@ def run_notebook(path: Path, python: str | Path = sys.executable) -> Any:
 
 
 @contextmanager
-def started(p: int, *arguments: str | Path, before: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
-    """Start this Python with the arguments on p ranks, with the words of `before` in front of mpiexec.
+def started(p: int, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """Start this Python with the arguments on p ranks.
 
     The job ends with the block, and with this process if that is killed.
     """
-    command = [*before, launch.mpiexec(), "-n", str(p), sys.executable, *map(str, arguments)]
+    command = [launch.mpiexec(), "-n", str(p), sys.executable, *map(str, arguments)]
     environment = {**os.environ, **launch.settings()}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     job = start_child(command, env=environment, text=True, **pipes)
@@ -87,9 +87,9 @@ def started(p: int, *arguments: str | Path, before: tuple[str, ...] = ()) -> Ite
             job.stdout.close()
 
 
-def run(p: int, *arguments: str | Path, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+def run(p: int, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run this Python with the arguments on p ranks. If the job hangs, kill it and fail the test."""
-    with started(p, *arguments, before=before) as job:
+    with started(p, *arguments) as job:
         try:
             output, _ = job.communicate(timeout=DEADLINE_S)
         except subprocess.TimeoutExpired as late:
