@@ -398,8 +398,9 @@ class Relay(Server):
                 self.recorder.slots[rank].sampled_s = monotonic()
         elif kind is Kind.OBSERVE:
             self.send_last()
+            now = monotonic()
             with self.recorder.locked():
-                states = [observe(self.recorder, rank) for rank in self.ranks]
+                states = [observe(self.recorder, rank, now) for rank in self.ranks]
                 number = self.recorder.highest_number()
             self.send(0, Kind.OBSERVED, (number, states))
         elif kind is Kind.REPORT:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
-import glob
 import mmap
 import os
 import sys
@@ -122,10 +121,10 @@ class Slot(ctypes.Structure):
         ("message_origin", ctypes.c_char * ORIGIN_BYTES),  # the line that made the request; empty: no request
         ("message_polls", ctypes.c_int64),  # without success, by a rank that polls itself; 0: it does not
         ("confirmed", ctypes.c_int64),  # see deadlock.confirmation
-        ("writes_stack", ctypes.c_int64),  # whether it answers the signal (see snapshot.py)
         ("calls_noted", ctypes.c_int64),
         ("host", ctypes.c_char * HOST_BYTES),  # the machine's name, if there are several machines
         ("place", ctypes.c_char * PLACE_BYTES),  # the student's line at which the rank waits
+        ("running_at", ctypes.c_char * PLACE_BYTES),  # its line when its watchdog last sampled it
         ("error", ctypes.c_char * ERROR_BYTES),
         ("wanted_in", ctypes.c_int64),  # 1 + the epoch in which the rank asks the hub for a report; see
         ("wanted_reason", ctypes.c_int64),  # ReportRequest
@@ -166,7 +165,6 @@ class FlightRecorder:
     def __init__(self, path: str) -> None:
         self.path = path
         self.file = open(path, "r+b", opener=_own)  # noqa: SIM115  (open for as long as the recorder is)
-        self.stacks = open(f"{path}-stack", "a+b", buffering=0, opener=_own)  # noqa: SIM115
         self.memory = mmap.mmap(self.file.fileno(), 0)
         self.head = Head.from_buffer(self.memory)
         self.size: int = self.head.size
@@ -194,9 +192,6 @@ class FlightRecorder:
                 with os.fdopen(handle, "wb") as file:
                     # Written, not left sparse: a full disk is an error here, and not a SIGBUS later.
                     file.write(bytes(Head(size=size)) + bytes(total - ctypes.sizeof(Head)))
-                # A new file, or an error: all users of the machine can write to these folders. Only its owner
-                # may read it, whatever the umask.
-                os.close(os.open(f"{path}-stack", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
                 return path
             except OSError as full:
                 error = full
@@ -204,9 +199,8 @@ class FlightRecorder:
         raise OSError(f"cannot create {total} bytes of shared memory: {error}") from error
 
     def remove(self) -> None:
-        """Remove the files; processes that have them open keep the memory."""
-        for path in glob.glob(f"{glob.escape(self.path)}*"):
-            os.unlink(path)
+        """Remove the file; processes that have it open keep the memory."""
+        os.unlink(self.path)
 
     @contextmanager
     def locked(self, timeout_s: float | None = None) -> Iterator[None]:

@@ -1,18 +1,13 @@
 """What every rank is doing, at which line, and whether the ranks can ever go on.
 
-It is read from the flight recorder and the ranks' stacks. A process answers a signal with its stack, whatever
-it is doing, inside MPI or in a loop. The signal handler is faulthandler's, in C: it does not wait for the
-interpreter.
+It is read from the flight recorder alone: the watchdog of each rank notes at which line its program is.
 """
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
 import linecache
 import os
 import re
-import signal
 import sys
 import sysconfig
 import traceback
@@ -32,7 +27,6 @@ from mpiwatch.recorder import (
     NO_RENDEZVOUS,
     NUMBER_MASK,
     NUMBER_SHIFT,
-    PLACE_BYTES,
     Call,
     CellState,
     Death,
@@ -56,17 +50,14 @@ from mpiwatch.report import (
     Report,
 )
 
-# A student's line, such as `cell line 4: comm.Barrier()`, and another process's stack
+# A student's line, such as `cell line 4: comm.Barrier()`
 
 MAX_LINE_CHARACTERS = 80
 _LIBRARIES = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")}
 )
 
-SIGNAL = signal.SIGUSR2
-ANSWER_TIMEOUT_S = 0.5
-SETTLED_S = 0.004  # an answer is written line by line: it is complete when nothing has followed for so long
-STACK_POLL_S = 0.0005
+SAMPLED_S = 1.0  # for the watchdogs to sample all ranks anew, which takes a quarter of a second
 
 
 def own_folders() -> tuple[str, ...]:
@@ -145,33 +136,6 @@ def _source(file: str, line: int) -> str:
     return text
 
 
-def write_stack_on_signal(file: BinaryIO) -> None:
-    """From now on, write this process's stack to a file, opened for appending, when the signal arrives."""
-    with contextlib.suppress(ValueError):  # not the main thread
-        # An interpreter that ends puts back what was there before: by default, the signal kills the process.
-        signal.signal(SIGNAL, signal.SIG_IGN)
-    faulthandler.register(SIGNAL, file, all_threads=False)
-
-
-def request_stack(pid: int, file: BinaryIO) -> list[tuple[str, int]]:
-    """Return the frames of a process (file and line), innermost first; empty if it does not answer.
-
-    The caller holds the recorder's lock, because all processes answer into the same file.
-    """
-    os.ftruncate(file.fileno(), 0)
-    try:
-        os.kill(pid, SIGNAL)
-    except OSError:
-        return []
-    deadline = monotonic() + ANSWER_TIMEOUT_S
-    size, since = 0, monotonic()
-    while monotonic() < deadline and not (size and monotonic() - since > SETTLED_S):
-        sleep(STACK_POLL_S)
-        if (now := os.fstat(file.fileno()).st_size) != size:
-            size, since = now, monotonic()
-    return frames_in(file)
-
-
 def frames_in(file: BinaryIO) -> list[tuple[str, int]]:
     """Return the frames (file and line), innermost first, of the last stack that faulthandler has written."""
     text = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
@@ -204,15 +168,17 @@ def take_snapshot(
     reporter: int | None,
     *,
     observed: Mapping[int, RankState] | None = None,
+    age_s: float = 0.0,
 ) -> Report:
     """Return a report of what the ranks are doing; the caller holds the recorder's lock.
 
     The report shows the `members` and all ranks that wait. It is about the collective that `reporter` is
     waiting in, or that any rank is waiting in if `reporter` is None. `observed`: what ranks of other machines
-    are doing, by rank, as those machines have seen it.
+    are doing, by rank, as those machines have seen it. `age_s`: how old the lines of running ranks may be; if
+    they are older, wait for the watchdogs.
     """
-    known = observed or {}
-    ranks = [known.get(rank) or observe(recorder, rank) for rank in range(recorder.size)]
+    known, since_s = observed or {}, monotonic() - age_s
+    ranks = [known.get(rank) or observe(recorder, rank, since_s) for rank in range(recorder.size)]
     ranks = _count_from_cell_start(recorder, ranks)
     if isinstance(why, Mismatch) and reporter is not None and (calls := ranks[reporter].calls):
         ranks = [_as_called(rank, calls[-1].communicator, calls[-1].number) for rank in ranks]
@@ -250,8 +216,8 @@ def _with_difference(recorder: FlightRecorder, report: Report) -> Report:
     return replace(report, mismatch=next(found, None))
 
 
-def observe(recorder: FlightRecorder, rank: int) -> RankState:
-    """Return what a rank is doing; a rank of another machine cannot be asked at which line it is."""
+def observe(recorder: FlightRecorder, rank: int, since_s: float) -> RankState:
+    """Return what a rank is doing; its line, if it runs, is not from before `since_s`."""
     slot = recorder.slots[rank]
     calls = tuple(map(_record, recorder.last_calls(rank)))
     seen = RankState(rank, Activity.DEAD, calls=calls, host=_text(slot.host))
@@ -262,24 +228,27 @@ def observe(recorder: FlightRecorder, rank: int) -> RankState:
         found = replace(noted, error=_text(slot.error))
     elif not recorder.is_alive(rank):
         found = _ended(recorder, slot, seen) if slot.has_exited else seen
-    elif (waiting := _waiting(recorder, slot, noted)) is not None:
+    elif (waiting := _waiting(recorder, slot, noted, since_s)) is not None:
         found = waiting
     elif slot.cell_state != CellState.RUNNING:
         found = _ended(recorder, slot, seen)
     elif is_in_mpi_call(slot, monotonic()):
         found = replace(noted, activity=Activity.IN_MPI_CALL, mpi_call=_text(slot.mpi_call))
     else:
-        place, is_here = _place_now(recorder, slot), slot.machine == recorder.head.machine
-        activity = Activity.RUNNING if place or not is_here else Activity.UNRESPONSIVE
-        found = replace(seen, activity=activity, place=place)
+        place = _place(recorder, slot, since_s)
+        found = replace(seen, activity=Activity.RUNNING if place else Activity.UNRESPONSIVE, place=place)
     return found
 
 
-def _place_now(recorder: FlightRecorder, slot: Slot) -> str:
-    """Return at which line a rank of this machine is; empty if it does not answer."""
-    can_answer = slot.writes_stack and slot.machine == recorder.head.machine
-    frames = request_stack(slot.pid, recorder.stacks) if can_answer else []
-    return _text(fit(student_line(frames), PLACE_BYTES))
+def _place(recorder: FlightRecorder, slot: Slot, since_s: float) -> str:
+    """Return at which line a rank is, as sampled after `since_s`; empty if its watchdog does not get to run.
+
+    The line of a rank on another machine is as new as the relay has sent it.
+    """
+    is_here = slot.machine == recorder.head.machine
+    while is_here and slot.sampled_s < since_s and monotonic() < since_s + SAMPLED_S:
+        sleep(POLL_S)
+    return "" if is_here and slot.sampled_s < since_s else _text(slot.running_at)
 
 
 def is_in_mpi_call(slot: Slot, now_s: float) -> bool:
@@ -298,7 +267,7 @@ def _ended(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState:
     return replace(seen, activity=Activity.RETURNED)
 
 
-def _waiting(recorder: FlightRecorder, slot: Slot, noted: RankState) -> RankState | None:
+def _waiting(recorder: FlightRecorder, slot: Slot, noted: RankState, since_s: float) -> RankState | None:
     """Return what a rank is waiting in, if it is waiting; `noted`: at the line that it has noted."""
     if slot.waiting_in == WaitingIn.MESSAGE:
         message = MessageRecord(
@@ -320,7 +289,7 @@ def _waiting(recorder: FlightRecorder, slot: Slot, noted: RankState) -> RankStat
         is_inside = is_running and is_in_mpi_call(slot, monotonic()) and call == last.operation
         return replace(waiting, mpi_call=call) if is_inside else None
     if is_running and _has_just_called(recorder, slot):
-        return replace(waiting, place=_place_now(recorder, slot) or _line(last))
+        return replace(waiting, place=_place(recorder, slot, since_s) or _line(last))
     return None
 
 

@@ -34,7 +34,7 @@ from mpiwatch.recorder import (
     fit,
 )
 from mpiwatch.report import Mismatch, Reason, Report, ranks_phrase, render
-from mpiwatch.snapshot import is_in_mpi_call, publish, student_line_of, write_stack_on_signal
+from mpiwatch.snapshot import is_in_mpi_call, publish, student_line_of
 
 DEADLINE_S = 20.0
 
@@ -281,8 +281,6 @@ class Watch:
         self.free_rows = [rank * ROWS_PER_RANK + i for i in reversed(range(ROWS_PER_RANK))]
         self.calls = self.message_waits = 0
         self.slot.pid = os.getpid()
-        write_stack_on_signal(recorder.stacks)
-        self.slot.writes_stack = 1
         if recorder.size <= cores():  # ranks that share a core give it to each other at once
             _polls, _pause = _POLLS_ON_OWN_CORE, _do_nothing
         atexit.register(self.end_program)
@@ -321,9 +319,8 @@ class Watch:
         self.recorder.set_cell_state(self.rank, CellState.RUNNING)
 
     def end_program(self) -> None:
-        """Note that this process is ending. In MPI_Finalize it can no longer write its stack."""
+        """Note that this process is ending."""
         if os.getpid() == self.slot.pid:  # not a forked child
-            self.slot.writes_stack = 0
             self.slot.waiting_in = WaitingIn.NOTHING
             if self.before_error is _do_nothing or self.slot.cell_state != CellState.RAISED:
                 self.recorder.set_cell_state(self.rank, CellState.EXITED)

@@ -23,9 +23,17 @@ from mpi4py import MPI
 import mpiwatch
 from mpiwatch import HANG_EXIT_CODE
 from mpiwatch.messages import polls
-from mpiwatch.recorder import NAME_BYTES, NO_RENDEZVOUS, NUMBER_SHIFT, CellState, ReportRequest, fit
+from mpiwatch.recorder import (
+    NAME_BYTES,
+    NO_RENDEZVOUS,
+    NUMBER_SHIFT,
+    PLACE_BYTES,
+    CellState,
+    ReportRequest,
+    fit,
+)
 from mpiwatch.report import COLLECTIVES, Reason
-from mpiwatch.snapshot import Suspicion, publish
+from mpiwatch.snapshot import Suspicion, publish, student_line_of
 from mpiwatch.waiting import Watch
 
 UNKNOWN = object()
@@ -229,7 +237,7 @@ class Watchdog(threading.Thread):
             self.act(now)
 
     def sample(self, now: float) -> None:
-        """Note which MPI call the main thread is inside, and since when."""
+        """Note at which line the main thread is, or which MPI call it is inside, and since when."""
         polls.sample(self.watch, now)
         has_moved = self.probe.has_moved()
         if has_moved or now - self.sampled_s > GAP_S or self.slot.cell_state != CellState.RUNNING:
@@ -240,6 +248,9 @@ class Watchdog(threading.Thread):
             self.call = self.current_call(now)
         if self.call:
             self.slot.mpi_call_since_s = self.since_s
+        elif self.slot.cell_state == CellState.RUNNING:
+            frame = sys._current_frames().get(self.main or 0)
+            self.slot.running_at = fit(student_line_of(frame), PLACE_BYTES)
         self.sampled_s = self.slot.sampled_s = now
 
     def current_call(self, now: float) -> str | None:

@@ -22,7 +22,7 @@ from mpiwatch.report import Activity, RankState, counted, ranks_phrase
 NONINTERACTIVE = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")
 AFTER_S = 2.0  # from the cell's start until the view appears
 UPDATE_S = 0.5
-SAMPLE_AFTER_S, SAMPLE_S = 1.0, 1.0  # sampling interrupts ranks, so short cells are not sampled
+SAMPLE_AFTER_S, SAMPLE_S = 1.0, 1.0  # short cells are not sampled
 SAMPLED_PART = 0.05  # the largest part of the time spent on samples, if there are many or slow ranks
 LOCK_TIMEOUT_S = 0.05  # a sample that cannot be taken now is taken later
 LINE_CHARACTERS = 120
@@ -95,7 +95,7 @@ class LiveView:
         if now >= self.next_sample and not all(seen.values()):
             report = None
             with suppress(TimeoutError):  # a rank has locked the flight recorder
-                report = self.ranks.take_snapshot(LOCK_TIMEOUT_S)
+                report = self.ranks.take_snapshot(LOCK_TIMEOUT_S, SAMPLE_S)
             for state in report.ranks if report is not None else ():
                 if not seen.get(state.rank, "not in this cell"):
                     seen[state.rank] = activity(state)

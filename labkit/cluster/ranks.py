@@ -211,12 +211,16 @@ class Ranks:
         except Exception as error:
             return [f"There is no report of what the ranks were doing: {type(error).__name__}: {error}"]
 
-    def take_snapshot(self, lock_timeout_s: float = LOCK_TIMEOUT_S) -> Report | None:
-        """Return what the ranks are doing; None if they share no flight recorder with the notebook."""
+    def take_snapshot(self, lock_timeout_s: float = LOCK_TIMEOUT_S, age_s: float = 0.0) -> Report | None:
+        """Return what the ranks are doing, at lines that may be `age_s` old.
+
+        Return None if they share no flight recorder with the notebook.
+        """
         if self.recorder is None:
             return None
         with self.recorder.locked(lock_timeout_s):
-            return take_snapshot(self.recorder, Reason.STOPPED, 0.0, range(self.recorder.size), None)
+            everyone = range(self.recorder.size)
+            return take_snapshot(self.recorder, Reason.STOPPED, 0.0, everyone, None, age_s=age_s)
 
     def interrupt(self, result: ipp.AsyncResult) -> bool:
         """Interrupt the ranks that are still in the cell. If they go on, end the engines and return False."""

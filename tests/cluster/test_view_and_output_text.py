@@ -36,7 +36,7 @@ class FakeFuture:
 def view_of(futures: list[FakeFuture], states: list[RankState]) -> LiveView:
     """Return the view of a cell on ranks that have done this so far."""
     report = SimpleNamespace(ranks=states)
-    ranks = SimpleNamespace(take_snapshot=lambda lock_timeout_s: report, recorder=object())
+    ranks = SimpleNamespace(take_snapshot=lambda *_: report, recorder=object())
     result = SimpleNamespace(_targets=[*range(len(futures))], _children=futures)
     return LiveView(ranks, result, 2.0)  # type: ignore[arg-type]
 
@@ -87,7 +87,7 @@ def test_ranks_that_do_not_answer_are_asked_less_often(monkeypatch: pytest.Monke
     monkeypatch.setattr("labkit.cluster.live_view.monotonic", lambda: clock[0])
     view = view_of([FakeFuture("")], [])
 
-    def slow(lock_timeout_s: float) -> None:
+    def slow(*_: float) -> None:
         clock[0] += 2
 
     view.ranks.take_snapshot = slow  # type: ignore[method-assign,assignment]
