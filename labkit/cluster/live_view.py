@@ -22,8 +22,7 @@ from mpiwatch.report import Activity, RankState, counted, ranks_phrase
 NONINTERACTIVE = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")
 AFTER_S = 2.0  # from the cell's start until the view appears
 UPDATE_S = 0.5
-SAMPLE_AFTER_S, SAMPLE_S = 1.0, 1.0  # short cells are not sampled
-SAMPLED_PART = 0.05  # the largest part of the time spent on samples, if there are many or slow ranks
+AGE_S = 1.0  # of the lines that it shows: ranks note them four times a second
 LOCK_TIMEOUT_S = 0.05  # a sample that cannot be taken now is taken later
 LINE_CHARACTERS = 120
 LOOK_BACK_CHARACTERS = 4000  # in what a rank has printed, for its last line
@@ -55,7 +54,6 @@ class LiveView:
         self.ranks, self.result, self.after_s = ranks, result, after_s
         self.display_id = uuid4().hex
         self.began = self.next_update = monotonic()
-        self.next_sample = self.began + SAMPLE_AFTER_S
         self.is_shown = False
         self.doing: dict[int, str] = {}  # by rank
         self.tails: dict[tuple[int, str], str] = {}  # by rank and stream
@@ -68,7 +66,7 @@ class LiveView:
             return
         self.next_update = now + UPDATE_S
         try:
-            self.observe(now)
+            self.observe()
             # A rank whose last line is about to be replaced, as in `check`, says that it takes a while.
             soon = self.after_s == AFTER_S and any(tail.endswith("\r") for tail in self.tails.values())
             if soon or now - self.began >= self.after_s:
@@ -84,7 +82,7 @@ class LiveView:
         if self.is_shown:
             clear_output(wait=output_follows)
 
-    def observe(self, now: float) -> None:
+    def observe(self) -> None:
         for rank, output in private.outputs(self.result).items():
             for name in ("stdout", "stderr"):
                 tail = (output[name] or "")[-LOOK_BACK_CHARACTERS:]
@@ -92,14 +90,13 @@ class LiveView:
                     self.tails[rank, name] = tail
                     self.printed[rank] = last_line(tail)
         seen = {rank: ended(future) for rank, future in private.futures(self.result).items()}
-        if now >= self.next_sample and not all(seen.values()):
+        if not all(seen.values()):
             report = None
             with suppress(TimeoutError):  # a rank has locked the flight recorder
-                report = self.ranks.take_snapshot(LOCK_TIMEOUT_S, SAMPLE_S)
+                report = self.ranks.take_snapshot(LOCK_TIMEOUT_S, AGE_S)
             for state in report.ranks if report is not None else ():
                 if not seen.get(state.rank, "not in this cell"):
                     seen[state.rank] = activity(state)
-            self.next_sample = now + max(SAMPLE_S, (monotonic() - now) / SAMPLED_PART)
         for rank, what in seen.items():
             self.doing[rank] = what or self.doing.get(rank, "running")
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.cluster import live_view
-from labkit.cluster.live_view import SAMPLED_PART, LiveView
+from labkit.cluster.live_view import LiveView
 from labkit.cluster.magics import RUNS_SHOWN, cells_phrase
 from labkit.cluster.output import after_returns
 from mpiwatch.report import Activity, RankState
@@ -59,7 +59,7 @@ def test_a_view_of_many_ranks_is_short_and_its_html_is_escaped() -> None:
     ended = [FakeFuture("", ended=True), FakeFuture("", ended=True, error="ValueError")]
     view = view_of([*printed, *ended, FakeFuture(""), FakeFuture("")], states)
     view.ranks.recorder = None
-    view.observe(view.began + 1)
+    view.observe()
     bundle = view.bundle(view.began + 75)
     title, *lines = bundle["text/plain"].splitlines()
     assert title.startswith(
@@ -76,24 +76,10 @@ def test_a_view_of_many_ranks_is_short_and_its_html_is_escaped() -> None:
 
 def test_lines_that_differ_on_many_ranks_are_counted() -> None:
     view = view_of([FakeFuture(f"loss {rank}\n50 %\r{rank} %\r") for rank in range(30)], [])
-    view.observe(view.began)
+    view.observe()
     lines = view.bundle(view.began)["text/plain"].splitlines()
     assert lines[1:5] == ["  ranks 0–29: running", "Last line printed:", "  rank 0: 0 %", "  rank 1: 1 %"]
     assert lines[-1] == "  …: and 18 more"
-
-
-def test_ranks_that_do_not_answer_are_asked_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr("labkit.cluster.live_view.monotonic", lambda: clock[0])
-    view = view_of([FakeFuture("")], [])
-
-    def slow(*_: float) -> None:
-        clock[0] += 2
-
-    view.ranks.take_snapshot = slow  # type: ignore[method-assign,assignment]
-    clock[0] = 1.0
-    view.observe(1.0)
-    assert view.next_sample == pytest.approx(1.0 + 2 / SAMPLED_PART)
 
 
 def test_cells_to_run_again_are_listed_by_runs_of_their_numbers() -> None:
