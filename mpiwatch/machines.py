@@ -36,7 +36,7 @@ from typing import Any
 from mpiwatch.processes import alive
 from mpiwatch.recorder import CellState, Death, FlightRecorder, ReportRequest, Slot, read_request
 from mpiwatch.report import Mismatch, Reason
-from mpiwatch.snapshot import Suspicion, is_in_mpi_call, observe, stuck_ranks, take_snapshot, waits
+from mpiwatch.snapshot import Suspicion, is_in_mpi_call, stuck_ranks, take_snapshot, waits
 
 HEADER = Struct("!Id")  # length of what follows, the sender's clock
 RECEIVED_BYTES = 1 << 16
@@ -60,7 +60,8 @@ TICK_S = 0.1  # between two samples of the slots
 STOP_S = 2.0
 DEATHS_S = 0.5  # between two checks of the processes
 STATES_S = 0.25  # between two STATES frames
-ANSWER_S = 3.0  # how long to wait for a machine's observations, or for it to publish a report
+SETTLED_AFTER_S = 2 * TICK_S  # for what the ranks have noted to arrive, before a report is made
+ANSWER_S = 3.0  # how long to wait for a machine to publish a report
 MOST_FILES = 250  # limit of the system for one message to another process
 MESSAGE_BYTES = 1 << 16
 POLL_S = 0.01
@@ -71,10 +72,8 @@ class Kind(IntEnum):
 
     SLOTS = 1  # relay to hub: changes in slots
     STATES = 2  # hub to relay: what the ranks of other machines are doing
-    OBSERVE = 3  # hub to relay: tell me what your ranks are doing
-    OBSERVED = 4  # relay to hub: the answer, with the highest number of a call
-    REPORT = 5  # hub to relay: publish this, and count calls on from this number
-    PUBLISHED = 6  # relay to hub: the answer
+    REPORT = 3  # hub to relay: publish this, and count calls on from this number
+    PUBLISHED = 4  # relay to hub: the answer
 
 
 # What has changed in slots: the rank, the offset in that rank's slot, and the new bytes.
@@ -396,13 +395,6 @@ class Relay(Server):
             self.write(machine, value)
             for rank in self.reached[machine]:
                 self.recorder.slots[rank].sampled_s = monotonic()
-        elif kind is Kind.OBSERVE:
-            self.send_last()
-            now = monotonic()
-            with self.recorder.locked():
-                states = [observe(self.recorder, rank, now) for rank in self.ranks]
-                number = self.recorder.highest_number()
-            self.send(0, Kind.OBSERVED, (number, states))
         elif kind is Kind.REPORT:
             with self.recorder.locked():
                 self.recorder.publish(*value)
@@ -421,8 +413,7 @@ class Hub(Server):
 
     def __init__(self, recorder: FlightRecorder, connections: dict[int, Connection]) -> None:
         super().__init__(recorder, connections)
-        self.answers: dict[int, Any] = {}  # by machine
-        self.expected = Kind.OBSERVED  # other answers are late ones to an earlier question
+        self.published: set[int] = set()  # machines that have published the last report
         self.behind: set[int] = set()  # machines that have not been told all changes
         self.suspicion = Suspicion(recorder)
         self.deadline_s: Callable[[], float] = lambda: math.inf  # before a deadlock is reported
@@ -440,8 +431,8 @@ class Hub(Server):
     def handle(self, machine: int, kind: Kind, value: Any) -> None:
         if kind is Kind.SLOTS:
             self.write(machine, value)
-        elif kind is self.expected:
-            self.answers[machine] = value
+        elif kind is Kind.PUBLISHED:
+            self.published.add(machine)
 
     def send_last(self) -> None:
         """Send each machine what has changed in the states of other machines' ranks."""
@@ -471,14 +462,23 @@ class Hub(Server):
     def report(self, request: ReportRequest) -> None:
         """Publish a report on all other machines, then on this one."""
         recorder = self.recorder
+        self.exchange_until(lambda: False, SETTLED_AFTER_S)
         with recorder.locked():
-            observed = self.ask(Kind.OBSERVE).values()
-            others = {state.rank: state for _, states in observed for state in states}
-            made = take_snapshot(recorder, *request._replace(why=self.reason(request)), observed=others)
-            number = max([recorder.highest_number(), *(number for number, _ in observed)])
-            self.ask(Kind.REPORT, (made, number))
+            made = take_snapshot(recorder, *request._replace(why=self.reason(request)))
+            # No rank has made more calls on any communicator since the last report than it has made in all.
+            number = recorder.head.first_number + max(slot.calls_noted for slot in recorder.slots)
+            self.published.clear()
+            for machine in tuple(self.connections):
+                self.send(machine, Kind.REPORT, (made, number))
+            self.exchange_until(lambda: self.published >= set(self.connections), ANSWER_S)
             recorder.publish(made, number)
         self.tell_at = 0.0
+
+    def exchange_until(self, is_done: Callable[[], bool], limit_s: float) -> None:
+        """Handle frames until `is_done()`, at most for so long."""
+        deadline = monotonic() + limit_s
+        while not is_done() and monotonic() < deadline:
+            self.exchange(TICK_S)
 
     def reason(self, request: ReportRequest) -> Reason | Mismatch:
         """Return why the rank's wait cannot end. Only the hub can see a circle across machines."""
@@ -487,17 +487,6 @@ class Hub(Server):
             waiting, self.recorder.size
         )
         return Reason.CIRCLE if request.why is Reason.TIMED_OUT and in_circle else request.why
-
-    def ask(self, kind: Kind, value: Any = None) -> dict[int, Any]:
-        """Send a frame to all machines; return the answers that arrive in time."""
-        self.answers.clear()
-        self.expected = Kind(kind + 1)
-        for machine in tuple(self.connections):
-            self.send(machine, kind, value)
-        deadline = monotonic() + ANSWER_S
-        while set(self.connections) - set(self.answers) and monotonic() < deadline:
-            self.exchange(TICK_S)
-        return dict(self.answers)
 
 
 def server_of(recorder: FlightRecorder, connections: dict[int, Connection]) -> Hub | Relay:

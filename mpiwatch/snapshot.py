@@ -167,18 +167,16 @@ def take_snapshot(
     members: Collection[int],
     reporter: int | None,
     *,
-    observed: Mapping[int, RankState] | None = None,
     age_s: float = 0.0,
 ) -> Report:
     """Return a report of what the ranks are doing; the caller holds the recorder's lock.
 
     The report shows the `members` and all ranks that wait. It is about the collective that `reporter` is
-    waiting in, or that any rank is waiting in if `reporter` is None. `observed`: what ranks of other machines
-    are doing, by rank, as those machines have seen it. `age_s`: how old the lines of running ranks may be; if
-    they are older, wait for the watchdogs.
+    waiting in, or that any rank is waiting in if `reporter` is None. `age_s`: how old the lines of running
+    ranks may be; if they are older, wait for the watchdogs.
     """
-    known, since_s = observed or {}, monotonic() - age_s
-    ranks = [known.get(rank) or observe(recorder, rank, since_s) for rank in range(recorder.size)]
+    since_s = monotonic() - age_s
+    ranks = [_observe(recorder, rank, since_s) for rank in range(recorder.size)]
     ranks = _count_from_cell_start(recorder, ranks)
     if isinstance(why, Mismatch) and reporter is not None and (calls := ranks[reporter].calls):
         ranks = [_as_called(rank, calls[-1].communicator, calls[-1].number) for rank in ranks]
@@ -216,7 +214,7 @@ def _with_difference(recorder: FlightRecorder, report: Report) -> Report:
     return replace(report, mismatch=next(found, None))
 
 
-def observe(recorder: FlightRecorder, rank: int, since_s: float) -> RankState:
+def _observe(recorder: FlightRecorder, rank: int, since_s: float) -> RankState:
     """Return what a rank is doing; its line, if it runs, is not from before `since_s`."""
     slot = recorder.slots[rank]
     calls = tuple(map(_record, recorder.last_calls(rank)))

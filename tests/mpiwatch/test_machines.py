@@ -27,7 +27,6 @@ from mpiwatch.machines import (
     shake_hands,
 )
 from mpiwatch.recorder import (
-    NUMBER_SHIFT,
     Call,
     CellState,
     Death,
@@ -41,7 +40,7 @@ from mpiwatch.recorder import (
     write_members,
     write_request,
 )
-from mpiwatch.report import Activity, Mismatch, Reason, render
+from mpiwatch.report import Activity, Mismatch, Reason, Report, render
 from tests.cluster_fixtures import wait_until
 
 MACHINES = [0, 0, 1, 1]  # of ranks 0 to 3
@@ -111,7 +110,7 @@ def test_a_report_is_made_of_all_machines_and_published_on_all(two: Two) -> None
         slot = recorder.slots[rank]
         slot.waiting_in, slot.message_operation = WaitingIn.MESSAGE, b"Recv"
         slot.message_peer, slot.message_number, slot.place = (rank + 1) % 4, 1, b"x.py line %d" % rank
-    two.there.words[0] = 9 << NUMBER_SHIFT  # the highest number of a call is there
+    two.there.slots[3].calls_noted = 9  # the highest number of a call is there
     wait_until(lambda: bool(two.here.slots[3].message_number), "rank 3's wait at the hub")
     write_request(two.there.slots[3], 0, ReportRequest(Reason.TIMED_OUT, 2.0, [0, 1, 2, 3], 3))
     wait_until(lambda: two.here.head.epoch == two.there.head.epoch == 1, "the report on both machines")
@@ -241,12 +240,11 @@ def states(connection: Connection) -> list[tuple[int, int, bytes]]:
     return [change for kind, value in connection.receive() if kind is Kind.STATES for change in value]
 
 
-def test_a_late_answer_to_an_earlier_question_is_no_answer(
+def test_a_machine_that_does_not_answer_delays_a_report_for_a_while_only(
     hub: tuple[Hub, Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, far = hub
+    server, _ = hub
     monkeypatch.setattr(machines, "ANSWER_S", 0.1)
-    far.send(Kind.PUBLISHED)
     server.report(ReportRequest(Reason.TIMED_OUT, 2.0, [0, 1], 0))
     assert server.recorder.head.epoch == 1
 
@@ -255,7 +253,7 @@ def test_a_hub_that_ends_while_it_is_answered_is_lost_once(two: Two) -> None:
     two.hub.stop()
     near, far = map(Connection, connected())
     relay = Relay(two.there, {0: far})
-    near.send(Kind.OBSERVE)
+    near.send(Kind.REPORT, (Report(Reason.STOPPED, 2.0), 0))
     near.close()
 
     def is_lost() -> bool:
