@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from struct import Struct
-from time import monotonic, sleep
+from time import monotonic
 from typing import NamedTuple
 
 from mpiwatch import FLIGHT_RECORDER
@@ -42,7 +42,6 @@ MEMBERS_BYTES = 128
 # calls takes 6 * 62 for two names and less than 350 for the rest: 31,000 in all. A test fills every field:
 # see tests/mpiwatch/test_recorder.py.
 REPORT_BYTES_PER_RANK = 32 << 10
-LOCK_POLL_S = 0.01
 
 # A word, from the top: 8 bits epoch, 36 bits number of the call (more than a program makes in a day), 1 bit
 # "gave up", 19 bits hash.
@@ -203,22 +202,13 @@ class FlightRecorder:
         os.unlink(self.path)
 
     @contextmanager
-    def locked(self, timeout_s: float | None = None) -> Iterator[None]:
-        """Keep the other processes out; raise TimeoutError after `timeout_s`, if given.
+    def locked(self) -> Iterator[None]:
+        """Keep the other processes and threads out. The lock is not reentrant.
 
-        The operating system releases the lock of a process that dies. The lock is not reentrant.
+        The operating system releases the lock of a process that dies.
         """
-        began = monotonic()
         with self._thread_lock:
-            while True:
-                try:
-                    fcntl.lockf(self.file, fcntl.LOCK_EX | (0 if timeout_s is None else fcntl.LOCK_NB))
-                    break
-                except (BlockingIOError, PermissionError):
-                    if timeout_s is not None and monotonic() - began > timeout_s:
-                        text = f"another process has held the flight recorder for more than {timeout_s:g} s"
-                        raise TimeoutError(text) from None
-                    sleep(LOCK_POLL_S)
+            fcntl.lockf(self.file, fcntl.LOCK_EX)
             try:
                 yield
             finally:

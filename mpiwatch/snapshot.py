@@ -169,7 +169,7 @@ def take_snapshot(
     *,
     age_s: float = 0.0,
 ) -> Report:
-    """Return a report of what the ranks are doing; the caller holds the recorder's lock.
+    """Return a report of what the ranks are doing.
 
     The report shows the `members` and all ranks that wait. It is about the collective that `reporter` is
     waiting in, or that any rank is waiting in if `reporter` is None. `age_s`: how old the lines of running

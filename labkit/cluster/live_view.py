@@ -23,7 +23,6 @@ NONINTERACTIVE = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")
 AFTER_S = 2.0  # from the cell's start until the view appears
 UPDATE_S = 0.5
 AGE_S = 1.0  # of the lines that it shows: ranks note them four times a second
-LOCK_TIMEOUT_S = 0.05  # a sample that cannot be taken now is taken later
 LINE_CHARACTERS = 120
 LOOK_BACK_CHARACTERS = 4000  # in what a rank has printed, for its last line
 MAX_ROWS = 12  # in each of the two tables
@@ -91,9 +90,7 @@ class LiveView:
                     self.printed[rank] = last_line(tail)
         seen = {rank: ended(future) for rank, future in private.futures(self.result).items()}
         if not all(seen.values()):
-            report = None
-            with suppress(TimeoutError):  # a rank has locked the flight recorder
-                report = self.ranks.take_snapshot(LOCK_TIMEOUT_S, AGE_S)
+            report = self.ranks.take_snapshot(AGE_S)
             for state in report.ranks if report is not None else ():
                 if not seen.get(state.rank, "not in this cell"):
                     seen[state.rank] = activity(state)

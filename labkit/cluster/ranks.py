@@ -34,7 +34,6 @@ ADVICE = (
 POLL_S = 0.02
 HANG_GRACE_S = 0.3  # from the first HangError until the ranks still in the cell are interrupted
 INTERRUPT_S = 4.0  # from the interrupt until the engines are ended; it usually takes milliseconds
-LOCK_TIMEOUT_S = 2.0  # a rank that holds the flight recorder's lock must not keep a cell from being stopped
 LOST_S = 1.0  # how long MPI has to end the other ranks before the notebook does
 RENEWAL_S = 20.0  # for idle ranks to get fresh communicators, which takes milliseconds
 UNRECEIVED_S = 2.0  # for idle ranks to look for messages
@@ -211,16 +210,15 @@ class Ranks:
         except Exception as error:
             return [f"There is no report of what the ranks were doing: {type(error).__name__}: {error}"]
 
-    def take_snapshot(self, lock_timeout_s: float = LOCK_TIMEOUT_S, age_s: float = 0.0) -> Report | None:
+    def take_snapshot(self, age_s: float = 0.0) -> Report | None:
         """Return what the ranks are doing, at lines that may be `age_s` old.
 
         Return None if they share no flight recorder with the notebook.
         """
         if self.recorder is None:
             return None
-        with self.recorder.locked(lock_timeout_s):
-            everyone = range(self.recorder.size)
-            return take_snapshot(self.recorder, Reason.STOPPED, 0.0, everyone, None, age_s=age_s)
+        everyone = range(self.recorder.size)
+        return take_snapshot(self.recorder, Reason.STOPPED, 0.0, everyone, None, age_s=age_s)
 
     def interrupt(self, result: ipp.AsyncResult) -> bool:
         """Interrupt the ranks that are still in the cell. If they go on, end the engines and return False."""

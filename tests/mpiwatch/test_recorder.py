@@ -1,4 +1,4 @@
-"""The flight recorder: reports of any size reach other processes whole; waiting for the lock can time out."""
+"""The flight recorder: reports of any size reach other processes whole."""
 
 from __future__ import annotations
 
@@ -147,26 +147,6 @@ def test_a_process_killed_while_it_publishes_leaves_no_half_report(recorder: Fli
         recorder.publish(Report(Reason.STOPPED, 2.0))
     recorder.memory = memory
     assert recorder.last_report() is None and recorder.head.epoch == epoch
-
-
-def test_waiting_for_the_lock_can_time_out(recorder: FlightRecorder) -> None:
-    program = """
-import sys
-from mpiwatch.recorder import FlightRecorder
-with FlightRecorder(sys.argv[1]).locked():
-    print("locked", flush=True)
-    sys.stdin.read()
-"""
-    command = [sys.executable, "-c", program, recorder.path]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == b"locked\n"
-        with (
-            pytest.raises(TimeoutError, match="has held the flight recorder"),
-            recorder.locked(0.05),
-        ):
-            pass
-    with recorder.locked(60.0):  # the holder has ended
-        pass
 
 
 def test_text_that_does_not_fit_is_cut_between_characters() -> None:
