@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum, auto
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 # Phrases that messages share
 
@@ -389,25 +389,14 @@ class Entry:
         return {Status.DONE: "✓", Status.WAITING: self.label}.get(self.status, f"– {self.label}".rstrip())
 
 
-@dataclass(frozen=True)
-class Table:
-    """The last collectives (`#2 Allreduce`) and, for each rank, one entry per collective."""
+class Table(NamedTuple):
+    """The last collectives (`#2 Allreduce`), and a labelled row of one entry per collective for each rank.
+
+    If there are many ranks, those with equal rows share one.
+    """
 
     columns: list[str]
-    rows: dict[int, list[Entry]]
-
-    def grouped(self) -> list[tuple[str, list[Entry]]]:
-        """Return labelled rows: one for each rank, or if there are many, one for ranks with equal rows."""
-        if len(self.rows) <= MAX_ROWS:
-            return [(f"rank {rank}", entries) for rank, entries in self.rows.items()]
-        found = _shared({rank: tuple(entries) for rank, entries in self.rows.items()})
-        largest = sorted(found, key=lambda group: -len(group[1]))[:MAX_ROWS]
-        lines = [
-            (ranks_in_short(ranks), list(entries))
-            for entries, ranks in sorted(largest, key=lambda group: group[1])
-        ]
-        left = len(self.rows) - sum(len(ranks) for _, ranks in largest)
-        return [*lines, (f"{left} more", [])] if left else lines
+    rows: list[tuple[str, list[Entry]]]
 
 
 def call_details(call: CallRecord) -> str:
@@ -422,19 +411,25 @@ def call_details(call: CallRecord) -> str:
 
 def table(report: Report) -> Table:
     """Return the table of a report; it has no columns if the report is not about a collective."""
-    if report.communicator is None:
-        return Table([], {rank.rank: [] for rank in report.ranks})
     operations: dict[int, list[str]] = {}
-    for rank in report.ranks:
-        for call in rank.calls:
-            if call.communicator == report.communicator and call.number <= report.number:
-                operations.setdefault(call.number, []).append(call.operation)
+    for call in (each for rank in report.ranks for each in rank.calls):
+        if call.communicator == report.communicator and call.number <= report.number:
+            operations.setdefault(call.number, []).append(call.operation)
     numbers = sorted(operations)[-MAX_COLUMNS:]
     # The ranks may have called different operations under one number: the most frequent one names the column.
     names = {number: max(sorted(set(called)), key=called.count) for number, called in operations.items()}
     columns = [f"#{number} {names[number]}" for number in numbers]
     shown = [rank for rank in report.ranks if report.members is None or rank.rank in report.members]
-    return Table(columns, {rank.rank: _row(report, rank, numbers) for rank in shown})
+    rows = {rank.rank: tuple(_row(report, rank, numbers)) for rank in shown}
+    if len(rows) <= MAX_ROWS:
+        return Table(columns, [(f"rank {rank}", list(entries)) for rank, entries in rows.items()])
+    largest = sorted(_shared(rows), key=lambda group: -len(group[1]))[:MAX_ROWS]
+    lines = [
+        (ranks_in_short(ranks), list(entries))
+        for entries, ranks in sorted(largest, key=lambda group: group[1])
+    ]
+    left = len(rows) - sum(len(ranks) for _, ranks in largest)
+    return Table(columns, [*lines, (f"{left} more", [])] if left else lines)
 
 
 def _row(report: Report, rank: RankState, numbers: list[int]) -> list[Entry]:
@@ -463,7 +458,7 @@ def table_lines(report: Report) -> list[str]:
     data = table(report)
     if not data.columns:
         return []
-    lines = [["", *data.columns], *([ranks, *map(str, entries)] for ranks, entries in data.grouped())]
+    lines = [["", *data.columns], *([ranks, *map(str, entries)] for ranks, entries in data.rows)]
     widths = [max(map(len, column)) for column in zip_longest(*lines, fillvalue="")]
     rows = ("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=False)) for line in lines)
     return [*(f"  {row}".rstrip() for row in rows), ""]

@@ -17,16 +17,15 @@ def hang(report: Report) -> Figure:
     result of `labkit.cluster.last_hang()`. A report about a message has no collectives; its figure shows the
     ranks, and the error as the title.
     """
-    data = table(report)
-    rows = data.grouped()
-    width, height = 2.5 + 1.7 * max(1, len(data.columns)), 1.3 + 0.5 * len(rows)
+    columns, rows = table(report)
+    width, height = 2.5 + 1.7 * max(1, len(columns)), 1.3 + 0.5 * len(rows)
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
     for y, (_, entries) in enumerate(rows):
         for x, entry in enumerate(entries):
             axes.barh(y, 0.9, left=x - 0.45, height=0.8, color=COLOURS[entry.status])
             axes.text(x, y, entry.label, ha="center", va="center", fontsize=9)
-    axes.set_xticks(range(len(data.columns)), data.columns)
+    axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), [label for label, _ in rows])
     axes.invert_yaxis()
     axes.xaxis.tick_top()
