@@ -145,6 +145,16 @@ def test_the_rank_that_ends_is_named(program: Any, tmp_path: Path, fault: str, c
         assert [rank["rank"] for rank in content["report"]["ranks"]] == [0, 1, 2]
 
 
+def test_a_rank_in_a_loop_is_reported_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "größe | 🙂.py"
+    path.write_text(
+        "from mpi4py import MPI\ncomm = MPI.COMM_WORLD\n"
+        "if comm.rank == 1:\n    while True: x = 1 | 2\nif comm.rank != 2:\n    comm.Barrier()\n"
+    )
+    said = run(*LABKIT, "--strict", "-n", P, path, code=86)
+    assert "rank 1 never joined #1: it is at größe | 🙂.py line 4: `while True: x = 1 | 2`" in said
+
+
 @pytest.mark.parametrize("mode", [(), ("--strict",)], ids=["plain", "strict"])
 @pytest.mark.parametrize(
     ("name", "call"),
