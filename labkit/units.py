@@ -69,21 +69,19 @@ def format_bandwidth(bits_per_s: float) -> str:
     return _exact(bits_per_s, BANDWIDTHS)
 
 
-def approx_size(size: float, trailing_zeros: bool = False) -> str:
+def approx_size(size: float) -> str:
     """Return a number of bytes to three digits: "64 MiB", "1.46 KiB"; of whole bytes no fraction: "20 B"."""
-    if size < KIB:
-        return f"{size:.0f} B"
-    return _three_digits(size, SIZES, trailing_zeros)
+    return f"{size:.0f} B" if size < KIB else _three_digits(size, SIZES)
 
 
-def approx_time(seconds: float, trailing_zeros: bool = False) -> str:
-    """Return a time to three digits: "2.5 s", "70.5 ms", "0.3 µs"; with trailing zeros "2.50 s"."""
-    return _three_digits(seconds, {"µs": 1e-6, "ms": 1e-3, "s": 1.0}, trailing_zeros)
+def approx_time(seconds: float) -> str:
+    """Return a time to three digits: "2.5 s", "70.5 ms", "0.3 µs"."""
+    return _three_digits(seconds, {"µs": 1e-6, "ms": 1e-3, "s": 1.0})
 
 
-def approx_throughput(bytes_per_s: float, trailing_zeros: bool = False) -> str:
-    """Return bytes per second to three digits: "1.43 GB/s", "9 MB/s"; with trailing zeros "9.00 MB/s"."""
-    return _three_digits(bytes_per_s, {"kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9}, trailing_zeros)
+def approx_throughput(bytes_per_s: float) -> str:
+    """Return bytes per second to three digits: "1.43 GB/s", "9 MB/s"."""
+    return _three_digits(bytes_per_s, {"kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9})
 
 
 def _parse(text: str, units: Mapping[str, float]) -> float | None:
@@ -114,11 +112,11 @@ def _exact(value: float, units: Mapping[str, float]) -> str:
     return f"{value / units[unit]:.10g}{unit}"
 
 
-def _three_digits(value: float, units: Mapping[str, float], trailing_zeros: bool) -> str:
+def _three_digits(value: float, units: Mapping[str, float]) -> str:
     unit = _unit(value, units, tolerance=5e-4)  # 0.9996 ms rounds to 1 ms, not to 1000 µs
     amount = value / units[unit]
     whole = math.floor(math.log10(amount) + 2e-4) if amount > 0 else 0  # 9.996 has two digits once rounded
     text = f"{amount:.{min(max(0, 2 - max(0, whole)), 2)}f}"
-    if not trailing_zeros and "." in text:
+    if "." in text:
         text = text.rstrip("0").rstrip(".")
     return f"{text} {unit}"

@@ -25,7 +25,7 @@ from mpi4py import MPI
 
 from labkit import units
 from labkit.bench.pytorch import is_installed
-from labkit.bench.rows import Row, rows_of
+from labkit.bench.rows import Row, aligned, rows_of
 from labkit.comm import ALGORITHMS, choose, run, shared_array, tags
 from labkit.comm.auto import refit_costs
 from labkit.comm.timing import (
@@ -70,9 +70,8 @@ def compare(
     with allreduce_algorithms(comm) as algorithms:
         times = measure(comm, algorithms, sizes, seconds, progress(comm))
     fits = fit(times, comm.size) if comm.rank == 0 else {}
-    width = max(map(len, fits), default=0)
-    models = [f"{name:{width}}  {', '.join(str(found).splitlines())}" for name, found in fits.items()]
-    texts = [table(times, comm.size), "\n".join(map(str, choices)), "\n".join(models)]
+    models = [(name, ", ".join(str(found).splitlines())) for name, found in fits.items()]
+    texts = [table(times, comm.size), "\n".join(map(str, choices)), aligned(models)]
     found = rows(times, comm.size, place, bandwidth)
     return found, "\n\n".join(filter(None, texts)), times, curves(fits, comm.size, sizes)
 
@@ -178,14 +177,14 @@ def gloo(comm: MPI.Intracomm) -> Iterator[Sum | None]:
 
 def _network(comm: MPI.Intracomm) -> tuple[str, str]:
     """Return the network card to use and this rank's address on it; on a single host, no card."""
-    if count_hosts(comm) == 1:
-        return "", LOOPBACK
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    for name, addresses in psutil.net_if_addrs().items():
-        for entry in addresses:
-            if entry.family == socket.AF_INET and name in up and not entry.address.startswith("127."):
-                return name, entry.address
-    return "", LOOPBACK
+    found = [
+        (name, entry.address)
+        for name, addresses in psutil.net_if_addrs().items()
+        for entry in addresses
+        if entry.family == socket.AF_INET and name in up and not entry.address.startswith("127.")
+    ]
+    return found[0] if count_hosts(comm) > 1 and found else ("", LOOPBACK)
 
 
 def _free_port(address: str) -> int:
@@ -241,20 +240,13 @@ def table(times: Times, p: int) -> str:
 
     The last column is the time as a multiple of that of the MPI library's own Allreduce.
     """
-    width = max((len(name) for medians in times.values() for name in medians), default=9)
-    lines = [f"{'size':>7}  {'algorithm':{width}}  {'time':>9}  {'algbw':>10}  {'busbw':>10}  × MPI"]
+    lines = [("size", "algorithm", "time", "algbw", "busbw", "× MPI")]
     for size, medians in times.items():
         for name, time in sorted(medians.items(), key=lambda item: item[1]):
-            algbw, bus = (
-                units.approx_throughput(rate, trailing_zeros=True)
-                for rate in (size / time, busbw(size, time, p))
-            )
-            took = units.approx_time(time, trailing_zeros=True)
-            lines.append(
-                f"{units.format_size(size):>7}  {name:{width}}  {took:>9}  {algbw:>10}  {bus:>10}  "
-                f"{time / medians['mpi-allreduce']:5.2f}"
-            )
-    return "\n".join(lines)
+            algbw, bus = (units.approx_throughput(rate) for rate in (size / time, busbw(size, time, p)))
+            took, ratio = units.approx_time(time), f"{time / medians['mpi-allreduce']:.2f}"
+            lines.append((units.format_size(size), name, took, algbw, bus, ratio))
+    return aligned(lines, ends={0, 2, 3, 4, 5})
 
 
 def fit(times: Times, p: int) -> dict[str, FittedModel]:

@@ -28,35 +28,18 @@ def pytorch_model(name: str) -> tuple[Any, tuple[int, ...]]:
     if name == "mlp":
         return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), (64,)
     if name == "lenet5":
-        maps = [
-            nn.Conv2d(1, 6, 5),
-            nn.Tanh(),
-            nn.AvgPool2d(2),
-            nn.Conv2d(6, 16, 5),
-            nn.Tanh(),
-            nn.AvgPool2d(2),
-        ]
-        dense = [
-            nn.Conv2d(16, 120, 5),
-            nn.Tanh(),
-            nn.Flatten(),
-            nn.Linear(120, 84),
-            nn.Tanh(),
-            nn.Linear(84, 10),
-        ]
-        return nn.Sequential(*maps, *dense), (1, 32, 32)
+        layers = [nn.Conv2d(1, 6, 5), nn.Tanh(), nn.AvgPool2d(2)]
+        layers += [nn.Conv2d(6, 16, 5), nn.Tanh(), nn.AvgPool2d(2)]
+        layers += [nn.Conv2d(16, 120, 5), nn.Tanh(), nn.Flatten()]
+        layers += [nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, 10)]
+        return nn.Sequential(*layers), (1, 32, 32)
     if name == "vgg11":
         layers, channels = [], 3
-        for outputs, pooled in zip(
-            (64, 128, 256, 256, 512, 512, 512, 512), (1, 1, 0, 1, 0, 1, 0, 1), strict=True
-        ):
-            layers += [
-                nn.Conv2d(channels, outputs, 3, padding=1),
-                nn.BatchNorm2d(outputs),
-                nn.ReLU(inplace=True),
-            ]
-            layers += [nn.MaxPool2d(2)] if pooled else []
-            channels = outputs
+        outputs, pooled = (64, 128, 256, 256, 512, 512, 512, 512), (1, 1, 0, 1, 0, 1, 0, 1)
+        for maps, is_pooled in zip(outputs, pooled, strict=True):
+            layers += [nn.Conv2d(channels, maps, 3, padding=1), nn.BatchNorm2d(maps), nn.ReLU(inplace=True)]
+            layers += [nn.MaxPool2d(2)] if is_pooled else []
+            channels = maps
         return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 10)), (3, 32, 32)
     raise ValueError(f"no PyTorch model {name!r}: there are mlp, lenet5 and vgg11")
 

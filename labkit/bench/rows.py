@@ -7,7 +7,7 @@ measured in turn, round after round, are affected alike; functions measured one 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TypeVar
@@ -62,12 +62,20 @@ def rows_of(case: str, medians: Mapping[str, float], unit: str) -> list[Row]:
 
 def table(rows: Sequence[Row]) -> str:
     """Return the rows as text in aligned columns."""
-    width = max([len(row.case) for row in rows], default=4)
-    against = max([len(row.against) for row in rows], default=7)
-    lines = [f"{'case':{width}}  {'ours':>9}  {'against':{against}}  {'theirs':>9}  unit  ratio"]
-    lines += [
-        f"{row.case:{width}}  {row.ours:9.2f}  {row.against:{against}}  {row.theirs:9.2f}  {row.unit:4}  "
-        f"{row.ratio:5.2f}"
-        for row in rows
-    ]
-    return "\n".join(lines)
+    lines = [("case", "ours", "against", "theirs", "unit", "ratio")]
+    for row in rows:
+        ours, theirs, ratio = (f"{value:.2f}" for value in (row.ours, row.theirs, row.ratio))
+        lines.append((row.case, ours, row.against, theirs, row.unit, ratio))
+    return aligned(lines, ends={1, 3, 5})
+
+
+def aligned(lines: Sequence[Sequence[str]], ends: Collection[int] = ()) -> str:
+    """Return lines of cells as text in columns; in those numbered in `ends`, the cells end together."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if number in ends else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )

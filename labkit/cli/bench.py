@@ -221,8 +221,8 @@ def collectives(plot: Path | None, **options: Any) -> None:
 
 
 def _draw(path: Path, times: Times, curves: tuple[list[int], Curves]) -> None:
-    from labkit.files import atomic_write
     from labkit.plots.schedules import time_by_size
+    from labkit.plots.style import save
 
     measured: dict[str, tuple[list[float], list[float]]] = {}
     for size, medians in times.items():
@@ -230,6 +230,4 @@ def _draw(path: Path, times: Times, curves: tuple[list[int], Curves]) -> None:
             sizes, seconds = measured.setdefault(name, ([], []))
             sizes.append(size)
             seconds.append(medians[name])
-    figure = time_by_size(*curves, measured)
-    with atomic_write(path) as file:
-        figure.savefig(file, format="png", dpi=150)
+    save(path, time_by_size(*curves, measured))

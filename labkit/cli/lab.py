@@ -21,7 +21,7 @@ from labkit.children import start_child
 from labkit.cli import UNUSED
 from labkit.cli.course import RECORD
 from labkit.cli.inputs import MOST_RANKS, InputError, Place, Whole, one_line
-from labkit.cli.ranks import ignore_signals, stop_at_signals
+from labkit.cli.ranks import HOSTS, hosts_option, ignore_signals, stop_at_signals
 from labkit.cluster import PROFILE, RANKS
 
 START_S = 60.0  # how long JupyterLab may take to answer
@@ -134,14 +134,9 @@ FIRST = "00_meet_the_cluster.ipynb"
     show_default=True,
     help="Folder of the notebooks, here. The default holds your own copies of them.",
 )
-@click.option(
-    "--hosts",
-    type=Place(),
-    metavar="FILE",
-    help="Start the ranks on the machines of this host file, by ssh (see docs/machines.md).",
-)
+@hosts_option
 @click.option("--copy-only", is_flag=True, help="Update your copies of the notebooks, and start nothing.")
-def command(ranks: int, folder: Path, hosts: Path | None, copy_only: bool) -> None:
+def command(ranks: int, folder: Path, copy_only: bool) -> None:
     """Start MPI engines and open JupyterLab on the first notebook. Ctrl-C ends both.
 
     With the environment variable LABKIT_PROFILE=slurm (or hosts), each notebook starts its ranks itself.
@@ -155,7 +150,7 @@ def command(ranks: int, folder: Path, hosts: Path | None, copy_only: bool) -> No
     from labkit.cluster import clusters, connect, ssh  # noqa: PLC0415
     from labkit.cluster.errors import ClusterError  # noqa: PLC0415
 
-    if hosts:  # for the notebooks' connect(), too
+    if hosts := click.get_current_context().meta.get(HOSTS):  # for the notebooks' connect(), too
         os.environ.update({PROFILE: "ssh", ssh.FILE: str(hosts.absolute())})
     profile = os.environ.get(PROFILE) or clusters.DEFAULT_PROFILE
     with one_line(ClusterError):

@@ -21,7 +21,6 @@ import click
 
 from labkit.cli.inputs import Finite, Place, Whole, one_line
 from labkit.cli.ranks import HOSTS, ending_together, hosts_option, on_ranks, under_mpiexec
-from labkit.files import atomic_write
 from labkit.train.checklist import ITEMS, missing
 from labkit.train.presets import PRESETS
 from labkit.train.settings import RECIPES, THE_RUN, OptionText, Settings
@@ -148,15 +147,16 @@ def command(preset: str | None, resume: Path | None, out: Path | None, **options
 def draw(out: Path, rows: list[Epoch], steps: list[Step], run: dict[str, Any]) -> None:
     """Draw the losses, the last steps of the timeline and, of a preset, what its report draws."""
     from labkit.plots import losses, timeline
+    from labkit.plots.style import save
 
     local = [[row.local_loss for row in rows if row.rank == rank] for rank in range(run["ranks"])]
-    _write(out / "loss.png", losses(local, [row.global_loss for row in rows if row.rank == 0]))
+    save(out / "loss.png", losses(local, [row.global_loss for row in rows if row.rank == 0]))
     slowed = [*([run["links"]] if "links" in run else []), *run["settings"]["bottleneck"]]
     first = max(1, steps[-1].number - STEPS_DRAWN + 1)
-    _write(out / "timeline.png", timeline(steps, ", ".join(slowed), first))
+    save(out / "timeline.png", timeline(steps, ", ".join(slowed), first))
     if "preset" in run:
         report = PRESETS[run["preset"]].report
-        _write(out / f"report-{report.lower()}.png", _side_by_side(out, run["preset"]))
+        save(out / f"report-{report.lower()}.png", _side_by_side(out, run["preset"]))
 
 
 def _side_by_side(out: Path, preset: str) -> Figure:
@@ -200,11 +200,6 @@ def _side_by_side(out: Path, preset: str) -> Figure:
             if None not in by_rank[0]:
                 curves.setdefault(label, {})[name] = factor * np.array(by_rank)
     return comparison("Epoch", curves)
-
-
-def _write(path: Path, figure: Figure) -> None:
-    with atomic_write(path) as file:
-        figure.savefig(file, format="png", dpi=150)
 
 
 @click.command

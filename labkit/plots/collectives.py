@@ -5,7 +5,6 @@ The figures are drawn from the ranks' real buffers, so they show the result of a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cache
 from itertools import product
@@ -15,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from labkit.plots.style import INK, colour, text_colour
+from labkit.plots.style import INK, centred, colour, text_colour
 
 Held = Sequence[float] | np.ndarray | None  # a rank's values, or None if it has no buffer
 
@@ -60,11 +59,11 @@ def before_after(
     for heading, side, start, count in zip(
         ("before", "after"), (before, after), starts, columns, strict=True
     ):
-        _text(axes, start + count * width / 2, 0.55, heading, 9.5 * scale, weight="bold")
+        centred(axes, start + count * width / 2, 0.55, heading, 9.5 * scale, weight="bold")
         for rank, held in enumerate(side):
             top = 0.72 + 0.42 * rank
             if held is None:
-                _text(axes, start + width / 2, top + 0.19, "–", 11 * scale, color=INK)
+                centred(axes, start + width / 2, top + 0.19, "–", 11 * scale, color=INK)
                 notes.add("–  no buffer (None)")
             for column, value in enumerate(_values(held)):
                 where = start + column * width, top, width * 0.94, 0.36
@@ -72,16 +71,16 @@ def before_after(
     for rank in range(size):
         top = 0.72 + 0.42 * rank
         axes.add_patch(Rectangle((0.1, top + 0.08), 0.2, 0.2, facecolor=colour(rank), edgecolor=INK, lw=0.6))
-        _text(axes, 0.38, top + 0.19, f"rank {rank}", 9.5 * scale, ha="left")
+        centred(axes, 0.38, top + 0.19, f"rank {rank}", 9.5 * scale, ha="left")
 
     middle = 0.72 + 0.21 * size - 0.03
     tail, tip = starts[0] + columns[0] * width + 0.1, starts[1] - 0.14
     axes.annotate(
         "", (tip, middle), (tail, middle), arrowprops={"arrowstyle": "-|>", "color": INK, "lw": 1.5}
     )
-    _text(axes, (tail + tip) / 2, middle - 0.14, call, 8.5 * scale, family="monospace")
-    _text(axes, total / 2, 0.22, title, 11 * scale, weight="bold")
-    _text(axes, total / 2, height - 0.18, "     ".join(sorted(notes)), 8 * scale, color=INK)
+    centred(axes, (tail + tip) / 2, middle - 0.14, call, 8.5 * scale, family="monospace")
+    centred(axes, total / 2, 0.22, title, 11 * scale, weight="bold")
+    centred(axes, total / 2, height - 0.18, "     ".join(sorted(notes)), 8 * scale, color=INK)
     return figure
 
 
@@ -150,19 +149,14 @@ def _cell(
     axes.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor=INK, lw=0.8))
     middle = left + width / 2, top + height / 2
     if ranks is None:
-        _text(axes, *middle, f"{_label(value)} ?", font)
+        centred(axes, *middle, f"{_label(value)} ?", font)
         return {"grey, ?  neither a rank's value nor a sum of ranks' values"}
     if not ranks:
-        _text(axes, *middle, _label(value), font, color="#767676")
+        centred(axes, *middle, _label(value), font, color="#767676")
         return {"0  nothing there yet"}
     if len(ranks) > 1:
         box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
-        _text(axes, *middle, _label(value), font, bbox=box)
+        centred(axes, *middle, _label(value), font, bbox=box)
         return {"stripes  sum of these ranks' values"}
-    _text(axes, *middle, _label(value), font, color=text_colour(fills[0]))
+    centred(axes, *middle, _label(value), font, color=text_colour(fills[0]))
     return set()
-
-
-def _text(axes: Axes, x: float, y: float, text: str, size: float, **style: object) -> None:
-    style = {"ha": "center", "va": "center", **style}
-    axes.text(x, y, text, fontsize=math.floor(2 * size) / 2, **style)  # type: ignore[arg-type]

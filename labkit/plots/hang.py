@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
+from labkit.plots.style import centred
 from mpiwatch.report import Report, Status, table, title
 
 # Not the colours of ranks, which have rows here: grey, yellow, vermilion of Okabe and Ito, 2008.
@@ -24,7 +25,7 @@ def hang(report: Report) -> Figure:
     for y, (_, entries) in enumerate(rows):
         for x, entry in enumerate(entries):
             axes.barh(y, 0.9, left=x - 0.45, height=0.8, color=COLOURS[entry.status])
-            axes.text(x, y, entry.label, ha="center", va="center", fontsize=9)
+            centred(axes, x, y, entry.label, 9)
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), [label for label, _ in rows])
     axes.invert_yaxis()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -12,10 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from labkit.plots.style import INK, colour, text_colour
-
-# Text centred in a box; the layout ignores its size, since measuring each text is slow.
-CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "in_layout": False}
+from labkit.plots.style import INK, centred, colour, text_colour
 
 
 def shards(owners: Mapping[str, np.ndarray], labels: Sequence[object]) -> Figure:
@@ -51,7 +47,7 @@ def label_counts(counts: Mapping[str, np.ndarray]) -> Figure:
         axes.imshow(table, cmap="Blues", vmin=0, vmax=most, aspect="auto")
         for (rank, label), count in np.ndenumerate(table):
             ink = "white" if count > most / 2 else "black"
-            axes.text(label, rank, str(count), **CENTRED, color=ink, fontsize=8)
+            centred(axes, label, rank, count, 8, color=ink, in_layout=False)
         axes.set_title(name)
         axes.set_xlabel("Label")
         axes.set_xticks(range(table.shape[1]))
@@ -76,7 +72,7 @@ def _boxes(
         for sample, (number, text) in enumerate(zip(numbers, texts, strict=True)):
             axes.barh(row, 1, left=sample - 0.5, height=0.8, color=colour_of(number), edgecolor="white")
             ink = text_colour(colour_of(number))
-            axes.text(sample, row, str(text), **CENTRED, color=ink, fontsize=9)
+            centred(axes, sample, row, text, 9, color=ink, in_layout=False)  # to measure all is slow
         axes.set_xlim(-0.5, len(numbers) - 0.5)
     axes.set_yticks(range(len(rows)), list(rows))
     axes.invert_yaxis()

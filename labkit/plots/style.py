@@ -6,7 +6,9 @@ can distinguish; markers differ as well, for print without colour.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ from matplotlib.axis import Axis
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
+
+from labkit.files import atomic_write
 
 # Source: M. Okabe, K. Ito, Color Universal Design, 2008. Black is reserved for quantities over all ranks.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
@@ -73,8 +77,15 @@ def panels(
     return figure, every
 
 
+def save(path: Path, figure: Figure) -> None:
+    """Write a figure as a PNG file."""
+    with atomic_write(path) as file:
+        figure.savefig(file, format="png", dpi=150)
+
+
 def centred(axes: Axes, x: float, y: float, text: object, size: float, **style: Any) -> None:
     """Write a text around a point."""
+    size = math.floor(2 * size) / 2  # few sizes of a font
     axes.text(x, y, str(text), fontsize=size, **{"ha": "center", "va": "center", **style})
 
 

@@ -140,8 +140,8 @@ def test_the_table_sorts_algorithms_by_time_and_shows_bandwidths() -> None:
         ["1KiB", "hand-written"],
         ["1KiB", "ring"],
     ]
-    assert lines[5] == ["1MiB", "ring", "4.00", "ms", "262", "MB/s", "393", "MB/s", "0.50"]
-    assert collectives.table(TIMES, 1).splitlines()[-1].split()[-3:] == ["0.00", "kB/s", "2.00"]
+    assert lines[5] == ["1MiB", "ring", "4", "ms", "262", "MB/s", "393", "MB/s", "0.50"]
+    assert collectives.table(TIMES, 1).splitlines()[-1].split()[-3:] == ["0", "kB/s", "2.00"]
 
 
 def test_a_cost_model_is_fitted_to_each_schedule_if_there_are_enough_sizes() -> None:

@@ -1,4 +1,4 @@
-"""Rows of ratios and `labkit bench step`: what is measured, not how long it takes."""
+"""Rows of ratios, `labkit bench step` and `watching`: what is measured, not how long it takes."""
 
 from __future__ import annotations
 
@@ -68,6 +68,17 @@ def test_the_command_prints_rows() -> None:
         assert row["case"] in ("lenet5/b2/t1", "lenet5/b2/peak")
         assert row["unit"] == ("MiB" if row["case"].endswith("peak") else "ms")
         assert row["ratio"] == pytest.approx(row["ours"] / row["theirs"]) and row["theirs"] > 0
+
+
+def test_watching_is_compared_with_the_library() -> None:
+    rows = json.loads(run_python("-m", "labkit", "bench", "watching", "-n", "2", "--json").stdout)
+    against = {
+        row["case"]: {other["against"] for other in rows if other["case"] == row["case"]} for row in rows
+    }
+    for size in "1KiB", "1MiB", "16MiB":
+        assert against.pop(f"compared/{size}/p2") == {"mpi-allreduce"}
+        assert against.pop(f"watched/{size}/p2") == {"mpi-allreduce", "barrier+mpi-allreduce"}
+    assert against == {} and all(row["ours"] > 0 for row in rows)
 
 
 @pytest.mark.skipif(not is_installed(), reason="PyTorch is not installed")

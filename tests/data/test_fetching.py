@@ -6,10 +6,9 @@ import errno
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,14 +25,12 @@ from labkit.data.fetching import Block
 from tests.cluster_fixtures import wait_until
 from tests.made_sets import archive_files, random_samples, source_for, write_files
 
-ROOT = Path(__file__).parents[2]
 SAMPLES = random_samples("mnist", 300, 20)
 FILES = archive_files("mnist", SAMPLES)
 IMAGES = "train-images-idx3-ubyte.gz"
 WHOLE = FILES[IMAGES]
 SIZE = len(WHOLE)
 HALF = SIZE // 2
-LIMIT_S = 60
 
 
 class Server(ThreadingHTTPServer):
@@ -270,44 +267,24 @@ def test_an_impossible_cache_folder_is_reported(
     assert server.requests == []
 
 
-FETCH = """
-import sys
-from labkit import data
-from labkit.data import download
-from tests.made_sets import archive_files, random_samples, source_for
+def test_concurrent_fetches_download_once(
+    cache: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.gate = threading.Event()  # holds the first download until the two others wait
+    said: list[str] = []
 
-download.TIMEOUTS_S = (600, 600)  # the test decides how long the server waits, on a full machine, too
-samples = random_samples("mnist", 300, 20)
-data.SOURCES["mnist"] = source_for("mnist", archive_files("mnist", samples), sys.argv[1])
-data.fetch("mnist")
-assert data.load("mnist").y_train.tolist() == samples["train"][1].tolist()
-"""
+    def two_wait() -> bool:
+        said.append(capsys.readouterr().err)
+        return "".join(said).count("is fetching mnist; waiting for it") == 2
 
-
-def test_concurrent_processes_download_once(cache: Path, server: Server, tmp_path: Path) -> None:
-    server.gate = threading.Event()  # holds the first download until the two other processes wait
-    outputs = [tmp_path / f"output-{k}" for k in range(3)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    jobs = []
-    for output in outputs:
-        with output.open("w") as file:
-            command = [sys.executable, "-c", FETCH, server.address]
-            jobs.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file))
-
-    def said() -> list[str]:
-        return [output.read_text() for output in outputs]
-
-    def two_wait_or_one_has_ended() -> bool:
-        waiting = sum("is fetching mnist; waiting for it" in text for text in said())
-        return waiting == 2 or any(job.poll() is not None for job in jobs)
-
-    try:
-        wait_until(two_wait_or_one_has_ended, "two processes wait for the third one's download")
-        assert [job.poll() for job in jobs] == [None] * 3, said()
-    finally:
-        server.gate.set()
-        statuses = [job.wait(LIMIT_S) for job in jobs]
-    assert statuses == [0, 0, 0], said()
+    with ThreadPoolExecutor(3) as pool:
+        jobs = [pool.submit(data.fetch, "mnist") for _ in range(3)]
+        try:
+            wait_until(two_wait, "two fetches wait for the third one's download")
+            assert not any(job.done() for job in jobs)
+        finally:
+            server.gate.set()
+    assert [job.result() for job in jobs] == [cache] * 3
     assert sorted(server.requests) == sorted((name, None) for name in FILES)
     assert_fetched(cache)
 

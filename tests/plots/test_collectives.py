@@ -57,14 +57,10 @@ def test_zeros_are_white_and_values_of_unknown_origin_are_grey():
     assert "grey, ?" in texts(figure)[-1]
 
 
-@pytest.mark.parametrize(
-    ("value", "made_from"),
-    [(3, (0,)), (200, (2,)), (111, (0, 1, 2)), (110, (1, 2)), (303, (0, 2)), (0, ()), (112, None), (4, None)],
-)
-def test_origins(value, made_from):
-    assert origins(value, [chunks(rank, 3) for rank in range(3)], rank=0) == made_from
-
-
+OF_THREE = {
+    **{3: (0,), 200: (2,), 111: (0, 1, 2), 110: (1, 2), 303: (0, 2), 0: ()},
+    **{112: None, 4: None},  # a sum of no ranks, a value of none
+}
 CANCELS = np.array([[1.2345678], [0.1], [-1.2345677], [-0.0999]], dtype=np.float32)  # nearly
 NOISE = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 
@@ -72,6 +68,7 @@ NOISE = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 @pytest.mark.parametrize(
     ("value", "before", "rank", "made_from"),
     [
+        *[(value, [chunks(rank, 3) for rank in range(3)], 0, ranks) for value, ranks in OF_THREE.items()],
         (7, [[7], [7], [5]], 1, (1,)),  # a value that several ranks held counts as the rank's own
         (7, [[7], [7], [5]], 2, (0,)),
         (NOISE[::-1].sum(axis=0)[1], list(NOISE), 0, (0, 1, 2, 3)),  # float32, in any order of adding
@@ -80,7 +77,7 @@ NOISE = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
         (10**9 + 1, [[10**9], [3]], 0, None),  # integers are compared exactly
     ],
 )
-def test_origins_of_equal_values_and_rounded_sums(value, before, rank, made_from):
+def test_a_value_is_one_ranks_or_a_sum_of_several(value, before, rank, made_from):
     assert origins(value, before, rank) == made_from
 
 

@@ -31,26 +31,6 @@ def steps(count: int = 4) -> list[Step]:
     return made
 
 
-def test_the_trace_has_the_trace_event_format_and_no_gaps(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    save_trace(path, steps(), {"links": "emulated links: 1gbit"})
-    assert list(tmp_path.iterdir()) == [path]
-    trace = json.loads(path.read_text())
-    assert trace["otherData"] == {"links": "emulated links: 1gbit"}
-    events = trace["traceEvents"]
-    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert sorted(names.values()) == [f"rank {rank}" for rank in range(P)] and 0 not in names
-    assert all(e["ph"] in "MX" and {"pid", "tid", "name"} <= set(e) for e in events)
-    for tid, name in names.items():
-        own = [e for e in events if e["ph"] == "X" and e["tid"] == tid]
-        assert {e["name"] for e in own} == {"compute", "wait", "transfer", "idle"}
-        ends = np.array([e["ts"] + e["dur"] for e in own])
-        np.testing.assert_allclose([e["ts"] for e in own][1:], ends[:-1], atol=0.01)
-        sums = {what: sum(e["dur"] for e in own if e["name"] == what) for what in ("compute", "wait", "idle")}
-        rank = int(name.split()[1])
-        assert sums == pytest.approx({"compute": 4e3 * (2 + rank), "wait": 4e3 * (3 - rank), "idle": 9e3})
-
-
 def test_the_timeline_has_a_row_per_rank_and_names_its_steps() -> None:
     figure = timeline(steps(), "emulated links: 1gbit", first=2, last=3)
     [axes] = figure.axes
@@ -80,15 +60,30 @@ def with_buckets() -> list[Step]:
     return made
 
 
-def test_the_trace_has_a_second_row_for_each_rank_with_its_buckets(tmp_path: Path) -> None:
-    save_trace(tmp_path / "trace.json", with_buckets(), {})
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+@pytest.mark.parametrize("rows", [("",), ("", ", buckets")])
+def test_the_trace_has_the_trace_event_format_and_no_gaps(rows: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    save_trace(path, with_buckets() if rows[1:] else steps(), {"links": "emulated links: 1gbit"})
+    assert list(tmp_path.iterdir()) == [path]
+    trace = json.loads(path.read_text())
+    assert trace["otherData"] == {"links": "emulated links: 1gbit"}
+    events = trace["traceEvents"]
+    assert all(e["ph"] in "MX" and {"pid", "tid", "name"} <= set(e) for e in events)
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     order = {names[e["tid"]]: e["args"]["sort_index"] for e in events if e["name"] == "thread_sort_index"}
-    expected = [f"rank {rank}{row}" for rank in range(P) for row in ("", ", buckets")]
-    assert sorted(order, key=order.__getitem__) == expected
+    expected = [f"rank {rank}{row}" for rank in range(P) for row in rows]
+    assert sorted(order, key=order.__getitem__) == expected and 0 not in names
     for tid, name in names.items():
+        own = [e for e in events if e["ph"] == "X" and e["tid"] == tid]
         if name.endswith("buckets"):
-            own = [e for e in events if e["ph"] == "X" and e["tid"] == tid]
             assert [e["name"] for e in own] == ["bucket 1", "bucket 2"] * 4
             assert all(before["ts"] + before["dur"] <= e["ts"] + 0.01 for before, e in pairwise(own))
+            continue
+        ends = np.array([e["ts"] + e["dur"] for e in own])
+        np.testing.assert_allclose([e["ts"] for e in own][1:], ends[:-1], atol=0.01)
+        sums = {what: sum(e["dur"] for e in own if e["name"] == what) for what in ("compute", "wait", "idle")}
+        rank, waits = int(name.split()[1]), not rows[1:]
+        assert {e["name"] for e in own} == {"compute", "wait", "transfer", "idle"}
+        assert sums == pytest.approx(
+            {"compute": 4e3 * (2 + rank), "wait": 4e3 * (3 - rank) * waits, "idle": 9e3}
+        )
