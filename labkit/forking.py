@@ -73,15 +73,10 @@ def serve(starter: int = 0) -> list[str]:
     """
     import gc  # noqa: PLC0415  (a stand-in does without)
 
-    from mpiwatch.processes import die_with_parent  # noqa: PLC0415
+    from mpiwatch.processes import child_ends, die_with_parent  # noqa: PLC0415
 
     gc.freeze()  # the collector of a rank does not write to objects, and so they stay shared
-    me = os.getpid()
-    woken, wake = os.pipe()
-    for file in woken, wake:
-        os.set_blocking(file, False)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+    me, woken = os.getpid(), child_ends()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher
     stand_ins: dict[int, socket.socket] = {}  # the connection to each, by the pid of its rank
     first: set[int] = set()  # ranks of the starter's children
@@ -111,7 +106,7 @@ def serve(starter: int = 0) -> list[str]:
         left = (left or request["ranks"]) - 1
         pid = os.fork()
         if pid == 0:
-            signal.set_wakeup_fd(-1)
+            wake = signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             own = [each.detach() for each in (*listening, *stand_ins.values(), connection)]

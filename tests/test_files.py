@@ -16,20 +16,15 @@ from labkit.files import atomic_write, locked, remove_unfinished
 from labkit.train import prepare
 
 
-def write_and_fail(path: Path) -> None:
-    with atomic_write(path) as file:
-        file.write(b"half")
-        raise KeyboardInterrupt
-
-
 def test_a_file_appears_when_it_is_whole_and_stays_when_the_next_writer_fails(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     with atomic_write(path) as file:
         file.write(b"all of it")
         file.flush()
         assert not path.exists()
-    with pytest.raises(KeyboardInterrupt):
-        write_and_fail(path)
+    with pytest.raises(KeyboardInterrupt), atomic_write(path) as file:
+        file.write(b"half")
+        raise KeyboardInterrupt
     assert path.read_bytes() == b"all of it" and list(tmp_path.iterdir()) == [path]
 
 
@@ -47,7 +42,6 @@ def test_prepare_makes_the_directory_and_removes_only_leftovers(tmp_path: Path) 
 WRITE = """
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from labkit.files import atomic_write
 for number in range(60):
     with atomic_write(Path(sys.argv[1])) as file:
