@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,13 +25,12 @@ from labkit.comm import CollectiveError, sleeping_barrier
 from labkit.files import atomic_write
 from labkit.nn import Model
 from labkit.nn.store import read_arrays
-from labkit.train.batches import Batches
-from labkit.train.callbacks import Callback, Optimizer
+from labkit.train.callbacks import Callback
 from labkit.train.overlap import StepAveraging
-from labkit.train.steps import Epoch, Position
+from labkit.train.steps import Epoch
 from mpiwatch.report import ranks_phrase
 
-FORMAT = "labkit checkpoint 5"
+FORMAT = "labkit checkpoint 6"
 Handler = Callable[[int, "FrameType | None"], Any] | int | None
 
 
@@ -60,12 +60,17 @@ class Checkpoints:
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may differ between ranks
 
 
-class Saving:
-    """The checkpoints of one run on one rank: enter it before the run, which begins at `position`.
+# What a resumed run may change, of the settings that are the same on all ranks.
+MAY_CHANGE = "epochs", "lr", "check_weights", "checkpoints", "buckets", "shard_state"
 
-    A checkpoint holds arrays that a resumed run overwrites in place: the whole parameters and optimiser
-    state, also of a sharded run, and what each rank has of its own. `_about` describes the run: a checkpoint
-    of a run with another description is refused.
+
+class Saving:
+    """The checkpoints of one run on one rank: enter it before the run, which goes on from `rows`.
+
+    The last of `rows` is the record of the epoch in which the run goes on. A checkpoint holds arrays that a
+    resumed run overwrites in place: the whole parameters and optimiser state, also of a sharded run, and what
+    each rank has of its own, which has `held` samples. `run` describes the run: a checkpoint of a run with
+    another description is refused, and one of other ranks unless the batches are for any ranks.
 
     A signal reaches the ranks at different moments, and perhaps only one of them. If each acted by itself,
     they would write the states of different steps. So a rank only takes note of it, and all ranks agree after
@@ -77,27 +82,24 @@ class Saving:
         comm: MPI.Intracomm,
         checkpoints: Checkpoints,
         model: Model,
-        optimizer: Optimizer | None,
-        batches: Batches,
-        callbacks: Sequence[Callback],
-        settings: Mapping[str, Any],
         averaging: StepAveraging,
+        callbacks: Sequence[Callback],
+        run: Mapping[str, Any],
+        held: int,
+        any_ranks: bool,
     ) -> None:
-        self._averaging, self._all_equal = averaging, not settings["average_after_step"]
-        self._comm, self._checkpoints, self._buffers = comm, checkpoints, settings["buffers"]
-        self._samples, self._for_any_ranks = len(batches.epoch(1).x), batches.for_any_ranks
+        self._averaging, self._all_equal = averaging, not run["average_after_step"]
+        self._comm, self._checkpoints, self._buffers = comm, checkpoints, run["buffers"]
+        self._held, self._any_ranks = held, any_ranks
         self._callbacks = {type(each).__name__: each for each in callbacks}
         self._last = "there is none yet"
         self._received = np.zeros(2, np.int32)  # SIGUSR1, SIGTERM
         self._handlers: dict[int, Handler] = {}  # the handlers before the run
-        self.position = Position()
-        described = "model", "iterations", "accumulate", "buffers", "average_after_step", "compress"
+        self.rows = [Epoch(1, comm.rank)]
         self._about = {
-            **{name: settings[name] for name in described},
+            **{name: value for name, value in run.items() if name not in MAY_CHANGE},
             "parameters": {name: list(shape) for name, shape in model.shapes.items()},
             "dtype": str(model.params.dtype),
-            "optimizer": repr(optimizer),
-            **batches.about,
         }
         self._own = {"buffers": model.buffers} if model.buffers.size else {}
         if averaging.residual is not None:
@@ -122,22 +124,23 @@ class Saving:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def after_step(self, position: Position) -> None:
+    def after_step(self, rows: list[Epoch], done: int) -> None:
         """Write a checkpoint if it is time for one, or if a rank has received a signal. Collective.
 
+        `rows` are this rank's epochs, with the one in which the run goes on, and `done` counts all steps.
         Raise CollectiveError on every rank if a rank has received SIGTERM.
         """
         comm, every = self._comm, self._checkpoints.every_steps
         mine, some = self._received.copy(), np.empty_like(self._received)
         comm.Allreduce(mine, some, MPI.MAX)
         self._received[0] -= mine[0]  # keep a signal that has come since
-        if not (some.any() or (every and position.done % every == 0)):
+        if not (some.any() or (every and done % every == 0)):
             return
-        fault = self._write(position)
+        fault = self._write(rows, done)
         if some[1]:
             ended = [rank for rank, received in enumerate(comm.allgather(mine[1])) if received]
             raise CollectiveError(
-                f"{ranks_phrase(ended, comm.size)} received SIGTERM, so the run ends {position}; "
+                f"{ranks_phrase(ended, comm.size)} received SIGTERM, so the run ends {_reached(rows)}; "
                 f"{fault or f'resume it from {self._checkpoints.file}'}"
             )
         if fault and comm.rank == 0:
@@ -149,49 +152,54 @@ class Saving:
             signal.signal(number, self._handlers[number])
 
     def _resume(self) -> None:
-        """Give every rank its part of the checkpoint; set `position` to where the run goes on. Collective.
+        """Give every rank its part of the checkpoint, and the `rows` with which the run goes on. Collective.
 
         Raise CollectiveError on every rank, before any array changes, if the checkpoint does not fit.
         """
         comm, parts = self._comm, None
         arrays: dict[str, np.ndarray] = {}
-        fault, samples = None, comm.gather(self._samples)
-        if samples:
+        fault = None
+        if comm.rank == 0:
             try:
                 about, arrays = read_checkpoint(self._checkpoints.file)
                 self._check(about)
-                parts = self._parts(about, arrays, len(samples))
+                parts = self._parts(about, arrays)
             except ValueError as error:
                 fault = f"cannot resume: {error}"
         if fault := comm.bcast(fault):
             raise CollectiveError(fault)
         if self._all_equal:
             self._averaging.restore(arrays)
-        self.position, own = comm.scatter(parts)
+        self.rows, own = comm.scatter(parts)
         for name, array in self._own.items():
             array[...] = own[name]
         for name, callback in self._callbacks.items():
             before = f"record/{name}/"
             if state := {key.removeprefix(before): own[key] for key in own if key.startswith(before)}:
                 callback.resume(state)
-        self._last = f"the last one is that {self.position}"
+        self._last = f"the last one is that {_reached(self.rows)}"
 
-    def _write(self, position: Position) -> str | None:
+    def _write(self, rows: list[Epoch], done: int) -> str | None:
         """Write a checkpoint; return why that failed, on every rank. Collective."""
-        comm, file = self._comm, self._checkpoints.file
+        comm, file, reached = self._comm, self._checkpoints.file, _reached(rows)
         records = {
             f"record/{name}/{key}": array
             for name, callback in self._callbacks.items()
             for key, array in callback.state().items()
         }
         replicated = self._averaging.whole_state() if self._all_equal else {}
-        gathered = comm.gather((self._samples, asdict(position), {**records, **self._own}))
+        gathered = comm.gather((self._held, [asdict(row) for row in rows], {**records, **self._own}))
         fault = None
         if gathered:
-            samples, positions, owns = zip(*gathered, strict=True)
+            samples, rows_of_ranks, owns = zip(*gathered, strict=True)
+            at = {"done": done, "epoch": rows[-1].epoch, "step": rows[-1].steps}
             own = {f"rank {rank}/{name}": each[name] for rank, each in enumerate(owns) for name in each}
-            settings = self._checkpoints.settings
-            about = {"run": self._about, "settings": settings, "samples": samples, "progress": positions}
+            about = {
+                "run": self._about,
+                "settings": self._checkpoints.settings,
+                "samples": samples,
+                "progress": [{**at, "rows": each} for each in rows_of_ranks],
+            }
             try:
                 weights = [*replicated.values(), *(each[name] for each in owns for name in self._own)]
                 if not all(np.isfinite(array).all() for array in weights):
@@ -199,11 +207,11 @@ class Saving:
                 write_checkpoint(file, about, {**replicated, **own})
             except OSError as error:
                 why = error.strerror or error
-                fault = f"no checkpoint was written {position} to {file} ({why}; {self._last})"
+                fault = f"no checkpoint was written {reached} to {file} ({why}; {self._last})"
         sleeping_barrier(comm)  # rank 0 needs its core
         fault = comm.bcast(fault)
         if not fault:
-            self._last = f"the last one is that {position}"
+            self._last = f"the last one is that {reached}"
         return fault
 
     def _check(self, about: Mapping[str, Any]) -> None:
@@ -216,7 +224,7 @@ class Saving:
                     f"one with {_short(found.get(name))}"
                 )
         ranks, why = len(about["progress"]), ""
-        if not self._for_any_ranks:
+        if not self._any_ranks:
             why = "with these shards, another number of ranks takes other samples into each step"
         elif own := self._own.keys() - {"residual"} - ({"buffers"} if self._buffers != "leave" else set()):
             why = f"each rank has {' and '.join(sorted(own))} of its own"
@@ -226,42 +234,44 @@ class Saving:
             )
 
     def _parts(
-        self, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray], p: int
-    ) -> list[tuple[Position, dict[str, np.ndarray]]]:
-        """Return for each of p ranks its position, its own arrays and the records of its callbacks.
+        self, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+    ) -> list[tuple[list[Epoch], dict[str, np.ndarray]]]:
+        """Return for each rank its epochs, its own arrays and the records of its callbacks.
 
         If the number of ranks has changed, each takes over the epochs and the samples so far of old ranks.
         Then the epoch's global loss and accuracy are exact, while the local ones may mix those of several
         ranks. Times are those of the slowest rank.
         """
-        positions = [
-            Position(**{**stored, "rows": [Epoch(**row) for row in stored["rows"]]})
-            for stored in about["progress"]
-        ]
-        own: list[dict[str, np.ndarray]] = [{} for _ in positions]
+        before = [[Epoch(**row) for row in each["rows"]] for each in about["progress"]]
+        own: list[dict[str, np.ndarray]] = [{} for _ in before]
         for name, array in arrays.items():
             if name.startswith("rank "):
-                rank, _, inner = name.removeprefix("rank ").partition("/")
-                own[int(rank)][inner] = array
-        if len(positions) == p:
-            return list(zip(positions, own, strict=True))
+                number, _, inner = name.removeprefix("rank ").partition("/")
+                own[int(number)][inner] = array
+        p = self._comm.size
+        if len(before) == p:
+            return list(zip(before, own, strict=True))
         shared = {name: own[0][name] for name in self._own}
         if "buffers" in shared and self._buffers == "average":
             buffers = [each["buffers"] for each in own]
             shared["buffers"] = np.average(buffers, axis=0, weights=about["samples"])
         if "residual" in shared:  # the ranks take equal parts of what all of them together have not sent
             shared["residual"] = np.sum([each["residual"] for each in own], axis=0) / p
-        parts = []
-        for number in range(p):
-            old = positions[number::p]
-            new = Position(positions[0].epoch, positions[0].step, positions[0].done)
-            for name in "samples", "loss", "correct":
-                setattr(new, name, sum(getattr(each, name) for each in old))
+        last, parts = [rows.pop() for rows in before], []
+        for rank in range(p):
+            row = Epoch(last[0].epoch, rank, steps=last[0].steps)
+            for name in "samples", "loss_sum", "correct":
+                setattr(row, name, sum(getattr(each, name) for each in last[rank::p]))
             for name in "wait_s", "transfer_s", "time_s":
-                setattr(new, name, max(getattr(each, name) for each in positions))
-            new.rows = [row for each in old for row in each.rows]
-            parts.append((new, shared))
+                setattr(row, name, max(getattr(each, name) for each in last))
+            parts.append(([*chain(*before[rank::p]), row], shared))
         return parts
+
+
+def _reached(rows: Sequence[Epoch]) -> str:
+    """Return where a run goes on, as its messages say it."""
+    row = rows[-1]
+    return f"after step {row.steps} of epoch {row.epoch}" if row.steps else f"after epoch {row.epoch - 1}"
 
 
 def _short(value: object) -> str:

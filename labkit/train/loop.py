@@ -33,7 +33,7 @@ from labkit.train.checkpoints import Checkpoints, Saving
 from labkit.train.overlap import Buckets, Overlapped, StepAveraging
 from labkit.train.settings import BUFFERS, SHARD_STATES, Buffers
 from labkit.train.sharding import Sharded
-from labkit.train.steps import Epoch, Position, Step
+from labkit.train.steps import Epoch, Step
 from mpiwatch.report import ranks_phrase
 
 
@@ -105,8 +105,8 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
     if optimizer and optimizer.params is not model.params:
         fault = f"expected an optimizer of the parameters of {model.name!r}, got one of another array"
     _check(comm, same, fault or _no_overlap(buckets, shard_state, algorithm, average_after_step, callbacks))
-    if iterations:
-        epochs = min(epochs, -(-iterations // batches.steps))
+    total = min(epochs * batches.steps, iterations or epochs * batches.steps)
+    epochs = -(-total // batches.steps)
     shard = batches.fitting(model, 1)
     check_before_averaging(comm, model.grads, len(shard.x))
     comm.Bcast(model.params)
@@ -122,33 +122,31 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
         averaging = Overlapped(comm, model, algorithm, buckets or Buckets(), optimizer)
     else:
         averaging = Sharded(comm, model, algorithm, buckets or Buckets(), optimizer, shard_state, accumulate)
-    with (
-        quiet,
-        averaging,
-        (
-            Saving(comm, checkpoints, model, optimizer, batches, callbacks, same, averaging)
-            if checkpoints
-            else nullcontext()
-        ) as saving,
-    ):
+    saving = None
+    if checkpoints:
+        run = {**same, "optimizer": repr(optimizer), **batches.about}
+        held, any_ranks = len(shard.x), batches.for_any_ranks
+        saving = Saving(comm, checkpoints, model, averaging, callbacks, run, held, any_ranks)
+    with quiet, averaging, saving or nullcontext():
         for callback in callbacks:
             callback.begin(model, averaging.held())
         gradient = LocalGradient(model, accumulate)
-        position = saving.position if saving else Position()
-        position.wait_s += perf_counter() - entered
-        for epoch in range(position.epoch, epochs + 1):
-            epoch_began = perf_counter() - position.time_s
-            shard = shard if epoch == 1 else batches.fitting(model, epoch)
-            steps = len(shard.global_sizes)
-            if iterations:
-                steps = min(steps, position.step + iterations - position.done)
-            while position.step < steps:
+        rows = saving.rows if saving else [Epoch(1, comm.rank)]
+        rows[-1].wait_s += perf_counter() - entered
+        while rows[-1].epoch <= epochs:
+            row = rows[-1]
+            began = perf_counter() - row.time_s
+            shard = shard if row.epoch == 1 else batches.fitting(model, row.epoch)
+            before = (row.epoch - 1) * batches.steps
+            steps = min(batches.steps, total - before)
+            while row.steps < steps:
                 for callback in callbacks:
                     callback.before_step()
-                step = Step(epoch, position.done + 1, comm.rank, begin=perf_counter())
-                x, y = shard.local(position.step)
-                step.local_batch, step.global_batch = len(x), shard.global_sizes[position.step]
-                step.lr = lr(position.done) if callable(lr) else lr
+                done = before + row.steps
+                step = Step(row.epoch, done + 1, comm.rank, begin=perf_counter())
+                x, y = shard.local(row.steps)
+                step.local_batch, step.global_batch = len(x), shard.global_sizes[row.steps]
+                step.lr = lr(done) if callable(lr) else lr
 
                 averaging.begin(step)
                 step.loss, step.correct = gradient(x, y, averaging.finished)  # forward, loss and backward
@@ -164,19 +162,19 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
                     averaging.update(step.lr)
 
                 step.done = perf_counter()
-                position.add(step)
+                row.add(step)
                 for callback in callbacks:
                     callback.after_step(step)
-                position.time_s = perf_counter() - epoch_began
-                if saving and position.step < steps:
-                    saving.after_step(position)
-            row = end_epoch(comm, model, position, shard.slices[steps - 1].stop, same)
+                row.time_s = perf_counter() - began
+                if saving and row.steps < steps:
+                    saving.after_step(rows, step.number)
+            end_epoch(comm, model, row, shard.slices[steps - 1].stop, same)
             for callback in callbacks:
                 callback.after_epoch(model, row)
-            position = position.next_epoch(row)
+            rows.append(Epoch(row.epoch + 1, comm.rank))
             if saving:
-                saving.after_step(position)
-    return position.rows
+                saving.after_step(rows, before + steps)
+    return rows[:-1]
 
 
 def gather(comm: MPI.Intracomm, rows: list[Epoch]) -> list[Epoch]:
@@ -242,29 +240,24 @@ def _no_overlap(
     return fault
 
 
-def end_epoch(
-    comm: MPI.Intracomm, model: Model, sums: Position, held: int, settings: Mapping[str, Any]
-) -> Epoch:
-    """Return the record of an epoch with these sums on this rank; make the ranks' buffers equal.
+def end_epoch(comm: MPI.Intracomm, model: Model, row: Epoch, held: int, settings: Mapping[str, Any]) -> None:
+    """Complete the record of an epoch on this rank from its sums; make the ranks' buffers equal.
 
     This rank has `held` samples in the epoch; the sums also count those that it took over from a run on other
     ranks. Collective. Raise CollectiveError on every rank if the loss is not finite or the ranks' weights
     differ.
     """
-    n = sums.samples or math.nan  # a rank without samples has no loss
-    losses, correct, samples = np.array(comm.allgather((sums.loss, sums.correct, sums.samples))).T
-    loss = float(losses.sum() / samples.sum())
-    if not math.isfinite(loss):
+    n = row.samples or math.nan  # a rank without samples has no loss
+    losses, correct, samples = np.array(comm.allgather((row.loss_sum, row.correct, row.samples))).T
+    row.local_loss, row.global_loss = row.loss_sum / n, float(losses.sum() / samples.sum())
+    if not math.isfinite(row.global_loss):
         local = ", ".join(f"{each:.3g} on rank {rank}" for rank, each in enumerate(losses / samples))
         raise CollectiveError(
-            f"the loss is {loss} in epoch {sums.epoch} ({local}), expected a finite one: the training "
-            "diverges or the data are not finite; try a lower learning rate"
+            f"the loss is {row.global_loss} in epoch {row.epoch} ({local}), expected a finite one: the "
+            "training diverges or the data are not finite; try a lower learning rate"
         )
-    row = Epoch(sums.epoch, comm.rank, sums.loss / n, loss, sums.wait_s, sums.transfer_s)
-    row.samples, row.time_s = sums.samples, sums.time_s
     if isinstance(model, Classifier):
-        row.local_accuracy = sums.correct / n
-        row.global_accuracy = float(correct.sum() / samples.sum())
+        row.local_accuracy, row.global_accuracy = row.correct / n, float(correct.sum() / samples.sum())
     synchronise_buffers(comm, model, settings["buffers"], held)
     if settings["average_after_step"]:
         first = model.params.copy()
@@ -276,8 +269,7 @@ def end_epoch(
         arrays = {} if settings["shard_state"] == "parameters" else {"parameters": model.params}
         arrays |= {"buffers": model.buffers} if settings["buffers"] != "leave" else {}
         for name, array in arrays.items():
-            check_replicas(comm, array, f"after epoch {sums.epoch}", f"the {name} of {model.name!r}")
-    return row
+            check_replicas(comm, array, f"after epoch {row.epoch}", f"the {name} of {model.name!r}")
 
 
 def synchronise_buffers(comm: MPI.Intracomm, model: Model, how: Buffers, samples: int) -> None:

@@ -5,6 +5,7 @@ Tables, traces and figures are made from these records.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -116,7 +117,8 @@ class Epoch:
     `local_loss` is the mean over this rank's samples, `global_loss` over those of all ranks. For classifiers,
     `local_accuracy` and `global_accuracy` are the fractions of these samples whose class was predicted
     correctly; None for regressions. Loss and accuracy of each batch come from its forward pass in training,
-    so before its own step.
+    so before its own step. All four are known when the epoch ends; until then there are the sums over this
+    rank's samples, `loss_sum` and `correct`. `steps` is how many steps are done.
 
     `samples` is how many samples this rank trained on, and `time_s` the time (s) of the epoch's steps, with
     what callbacks do in them. `wait_s` and `transfer_s` are the sums of the steps' (`Step`); in epoch 1,
@@ -134,55 +136,27 @@ class Epoch:
 
     epoch: int
     rank: int
-    local_loss: float
-    global_loss: float
-    wait_s: float
-    transfer_s: float
+    local_loss: float = math.nan
+    global_loss: float = math.nan
+    wait_s: float = 0.0
+    transfer_s: float = 0.0
     local_accuracy: float | None = None
     global_accuracy: float | None = None
+    steps: int = 0
     samples: int = 0
+    loss_sum: float = 0.0
+    correct: int = 0
     time_s: float = 0.0
     drift: float | None = None
     gradient_norm: dict[str, float] = field(default_factory=dict)
     gradient_mean: dict[str, float] = field(default_factory=dict)
     contribution: dict[str, float] = field(default_factory=dict)
 
-
-@dataclass
-class Position:
-    """How far a run has come: the next step, the sums of the epoch so far, the records of those before.
-
-    `epoch` counts from 1; `step` is how many of its steps are done, and `done` how many of all steps. The
-    sums: this rank's samples, their loss and correct predictions, and times (s) as in `Epoch`. A checkpoint
-    holds these fields under their names.
-    """
-
-    epoch: int = 1
-    step: int = 0
-    done: int = 0
-    samples: int = 0
-    loss: float = 0.0
-    correct: int = 0
-    wait_s: float = 0.0
-    transfer_s: float = 0.0
-    time_s: float = 0.0
-    rows: list[Epoch] = field(default_factory=list)
-
     def add(self, step: Step) -> None:
         """Count a step, and add it to the sums."""
-        self.step += 1
-        self.done += 1
+        self.steps += 1
         self.samples += step.local_batch
-        self.loss += step.local_batch * step.loss
+        self.loss_sum += step.local_batch * step.loss
         self.correct += step.correct
         self.wait_s += step.wait_s
         self.transfer_s += step.transfer_s
-
-    def next_epoch(self, row: Epoch) -> Position:
-        """Return the position at the start of the next epoch, with the record of this one."""
-        return Position(self.epoch + 1, done=self.done, rows=[*self.rows, row])
-
-    def __str__(self) -> str:
-        if self.step:
-            return f"after step {self.step} of epoch {self.epoch}"
-        return f"after epoch {self.epoch - 1}"

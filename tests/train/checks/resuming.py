@@ -23,7 +23,6 @@ from labkit.nn import SGD, AdamW, Model, lr_schedules
 from labkit.train import Batches, Buckets, Callback, Checkpoints, Epoch, Step, train
 from labkit.train.checkpoints import read_checkpoint
 from labkit.train.loop import end_epoch
-from labkit.train.steps import Position
 from tests.raising import error_on_every_rank
 from tests.train.models import convolutional, normalised
 
@@ -181,10 +180,10 @@ def check_another_number_of_ranks_resumes_a_run_to_rounding(comm: MPI.Intracomm)
 
 def check_buffers_count_by_what_these_ranks_hold(comm: MPI.Intracomm) -> None:
     """The samples that a rank took over from a run on other ranks do not count."""
-    model, sums = normalised(), Position(samples=100 if comm.rank == 0 else 1, loss=1.0)
+    model, row = normalised(), Epoch(1, comm.rank, samples=100 if comm.rank == 0 else 1, loss_sum=1.0)
     model.buffers[...] = comm.rank
     settings = {"buffers": "average", "average_after_step": False, "check_weights": True}
-    end_epoch(comm, model, sums, 5, {**settings, "shard_state": "none"})
+    end_epoch(comm, model, row, 5, {**settings, "shard_state": "none"})
     np.testing.assert_array_equal(model.buffers, (comm.size - 1) / 2)
 
 
