@@ -37,7 +37,11 @@ from labkit.data import local_batches
 from labkit.nn import MODELS, SGD, Model
 from labkit.schedules import ALLREDUCE as SCHEDULES
 from labkit.schedules import CostModel, cost
-from labkit.train import Batches, Buckets, Step, Timeline, train
+from labkit.train.batches import Batches
+from labkit.train.callbacks import Timeline
+from labkit.train.loop import train
+from labkit.train.overlap import Buckets
+from labkit.train.steps import Step
 from labkit.units import KIB, MIB, format_bandwidth
 from mpiwatch.processes import cores
 

@@ -7,25 +7,7 @@ kernel its buckets, without loading MPI.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from labkit.train.batches import Batches as Batches
-    from labkit.train.bottleneck import Bottleneck as Bottleneck
-    from labkit.train.bottleneck import Straggler as Straggler
-    from labkit.train.bottleneck import speeds as speeds
-    from labkit.train.callbacks import Callback as Callback
-    from labkit.train.callbacks import Contributions as Contributions
-    from labkit.train.callbacks import Timeline as Timeline
-    from labkit.train.checkpoints import Checkpoints as Checkpoints
-    from labkit.train.loop import gather as gather
-    from labkit.train.loop import local_sgd as local_sgd
-    from labkit.train.loop import train as train
-    from labkit.train.overlap import Buckets as Buckets
-    from labkit.train.run_record import load_run as load_run
-    from labkit.train.run_record import prepare as prepare
-    from labkit.train.steps import Epoch as Epoch
-    from labkit.train.steps import Step as Step
+from typing import Any
 
 _NAMES = {
     "batches": ["Batches"],
