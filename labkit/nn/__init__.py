@@ -6,7 +6,6 @@ from labkit.nn.gradcheck import (
     check_gradient,
     check_gradients,
     gradient_report,
-    numerical_gradient,
     relative_error,
 )
 from labkit.nn.model import Classifier, Model, Regression

@@ -49,20 +49,6 @@ class GradientCheck:
         return self.error < LIMIT
 
 
-def numerical_gradient(loss: Callable[[], float], array: np.ndarray, step: float = STEP) -> np.ndarray:
-    """Return ∂loss/∂array by central differences: (loss(a + h) - loss(a - h)) / 2h for each entry a.
-
-    `loss` takes no argument and reads `array` (any shape, float64), which is restored afterwards. Result: the
-    shape of `array`, float64. Raise ValueError for any other dtype.
-    """
-    _refuse_float32(array)
-    gradient = np.empty_like(array)
-    for where in np.ndindex(*array.shape):
-        below, above = _losses_beside(loss, array, where, step)
-        gradient[where] = (above - below) / (2 * step)
-    return gradient
-
-
 def relative_error(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return |a - b| for each entry, relative to the largest entry of both arrays (0 if all are 0)."""
     scale = max(np.abs(a).max(), np.abs(b).max())
@@ -83,7 +69,10 @@ def check_gradient(
     The error is relative to the largest entry of both gradients, and no smaller than differences can resolve,
     so that a gradient that is 0 except for rounding passes. Raise ValueError for other shapes and dtypes.
     """
-    _refuse_float32(array)
+    if array.dtype != np.float64:
+        raise ValueError(
+            f"expected a float64 array, got {array.dtype}: float32 has too few digits for differences"
+        )
     if by_hand.shape != array.shape:
         raise ValueError(f"the gradient of {name!r} has shape {by_hand.shape}, expected {array.shape}")
     drawn = np.arange(array.size)
@@ -195,10 +184,3 @@ def _losses_beside(
     above = loss()
     array[where] = value
     return below, above
-
-
-def _refuse_float32(array: np.ndarray) -> None:
-    if array.dtype != np.float64:
-        raise ValueError(
-            f"expected a float64 array, got {array.dtype}: float32 has too few digits for differences"
-        )

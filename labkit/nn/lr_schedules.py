@@ -35,27 +35,14 @@ def cosine(lr: float, steps: int) -> LRSchedule:
     return lambda step: lr * (1 + math.cos(math.pi * min(1.0, step / steps))) / 2
 
 
-def warm_up(steps: int, then: LRSchedule) -> LRSchedule:
-    """Return a schedule that grows linearly for `steps` steps, then follows `then`.
-
-    It gives then(step) · min(1, (step + 1) / steps). Training with large batches starts with a warm-up: with
-    p ranks, the global batch is p times as large and calls for a rate p times as large, but at that rate the
-    first steps, far from any minimum, diverge. Raise ValueError if `steps` is below 1.
-    Source: P. Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour, 2017, § 2.2.
-    """
-    if steps < 1:
-        raise ValueError(f"expected a warm-up of 1 or more steps, got {steps}")
-    return lambda step: then(step) * min(1.0, (step + 1) / steps)
-
-
 def linear_scaling(ranks: int, steps: int, then: LRSchedule) -> LRSchedule:
     """Return the schedule `then` of one rank, scaled for `ranks` ranks with as large a local batch each.
 
-    The factor grows linearly from 1 to `ranks` in `steps` steps. The global batch is `ranks` times as large:
-    with a rate `ranks` times as large, one step moves about as far as `ranks` steps of one rank. That holds
-    only while the weights change slowly, so the factor has to grow from 1. Raise ValueError if `ranks` is
-    below 1 or `steps` below 0.
-    Source: P. Goyal et al., 2017 (see `warm_up`), § 2.1 and § 2.2.
+    The factor grows linearly from 1 to `ranks` in `steps` steps (a warm-up). The global batch is `ranks`
+    times as large: with a rate `ranks` times as large, one step moves about as far as `ranks` steps of one
+    rank. That holds only while the weights change slowly, so the factor has to grow from 1. Raise ValueError
+    if `ranks` is below 1 or `steps` below 0.
+    Source: P. Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour, 2017, § 2.1, § 2.2.
     """
     if ranks < 1 or steps < 0:
         raise ValueError(f"expected 1 or more ranks and 0 or more steps, got {ranks} and {steps}")

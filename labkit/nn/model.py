@@ -58,11 +58,6 @@ class Model(ABC):
             tag = b"weights" if len(layers) == 1 else b"weights " + layer_name.encode()
             layer.initialise(np.random.default_rng([seed, *tag]))
 
-    @property
-    def inputs(self) -> int:
-        """Return the number of values in one sample."""
-        return int(np.prod(self.input_shape))
-
     def views(self, vector: np.ndarray) -> dict[str, np.ndarray]:
         """Return views by parameter name into a flat array with the layout of `params`."""
         return flat.views(vector, self.shapes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+
 import numpy as np
 
 from labkit.nn.ops.workspace import cache_blocks
@@ -14,6 +16,7 @@ def sgd_step(params: np.ndarray, grads: np.ndarray, lr: float) -> None:
         params[block] -= rate * grads[block]
 
 
+@dataclass(eq=False)
 class SGD:
     """Stochastic gradient descent with momentum μ and weight decay λ, in place.
 
@@ -21,26 +24,23 @@ class SGD:
     to all parameters, as in PyTorch's SGD. `velocity` (n,) is v. Ranks need not exchange it: it is computed
     from averaged gradients, so ranks with equal parameters keep equal velocities.
 
-    Raise ValueError unless 0 ≤ momentum < 1 and weight_decay ≥ 0.
+    Its `repr` names the settings; checkpoints compare it. Raise ValueError unless 0 ≤ momentum < 1 and
+    weight_decay ≥ 0.
     Source: B. T. Polyak, Some Methods of Speeding up the Convergence of Iteration Methods, 1964.
     """
 
-    def __init__(self, params: np.ndarray, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
-        if not 0 <= momentum < 1 or not weight_decay >= 0:
-            raise ValueError(
-                f"expected 0 ≤ momentum < 1 and weight decay ≥ 0, got momentum {momentum} and weight decay "
-                f"{weight_decay}"
-            )
-        self.params, self.momentum, self.weight_decay = params, momentum, weight_decay
-        self.velocity = np.zeros(params.shape, params.dtype)
+    params: np.ndarray = field(repr=False)
+    momentum: float = 0.0
+    weight_decay: float = 0.0
 
-    def __repr__(self) -> str:
-        """Return the optimiser's name and settings; checkpoints compare them."""
-        return f"SGD(momentum={self.momentum:g}, weight_decay={self.weight_decay:g})"
+    def __post_init__(self) -> None:
+        if not 0 <= self.momentum < 1 or not self.weight_decay >= 0:
+            raise ValueError(f"expected 0 ≤ momentum < 1 and weight decay ≥ 0, got {self}")
+        self.velocity = np.zeros(self.params.shape, self.params.dtype)
 
     def on(self, params: np.ndarray) -> SGD:
         """Return an optimiser with these settings for other parameters."""
-        return SGD(params, self.momentum, self.weight_decay)
+        return replace(self, params=params)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return by name what the optimiser remembers between steps: write to it to restore a checkpoint."""
@@ -62,6 +62,7 @@ class SGD:
             params -= rate * velocity
 
 
+@dataclass(eq=False)
 class AdamW:
     """Adam with decoupled weight decay, in place: the same steps as PyTorch's AdamW.
 
@@ -75,29 +76,23 @@ class AdamW:
     Source: I. Loshchilov, F. Hutter, Decoupled Weight Decay Regularization, ICLR 2019.
     """
 
-    def __init__(
-        self,
-        params: np.ndarray,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.01,
-    ) -> None:
-        if not all(0 <= beta < 1 for beta in betas) or not eps > 0 or not weight_decay >= 0:
-            raise ValueError(
-                "expected 0 ≤ beta < 1 for both betas, eps > 0 and weight decay ≥ 0, got betas "
-                f"{betas}, eps {eps} and weight decay {weight_decay}"
-            )
-        self.params, self.betas, self.eps, self.weight_decay = params, betas, eps, weight_decay
-        self.mean, self.square = np.zeros(params.shape, params.dtype), np.zeros(params.shape, params.dtype)
-        self.steps = np.zeros((), np.int64)
+    params: np.ndarray = field(repr=False)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
 
-    def __repr__(self) -> str:
-        """Return the optimiser's name and settings; checkpoints compare them."""
-        return f"AdamW(betas={self.betas}, eps={self.eps:g}, weight_decay={self.weight_decay:g})"
+    def __post_init__(self) -> None:
+        if not all(0 <= beta < 1 for beta in self.betas) or not self.eps > 0 or not self.weight_decay >= 0:
+            raise ValueError(
+                f"expected 0 ≤ beta < 1 for both betas, eps > 0 and weight decay ≥ 0, got {self}"
+            )
+        n, dtype = self.params.shape, self.params.dtype
+        self.mean, self.square = np.zeros(n, dtype), np.zeros(n, dtype)
+        self.steps = np.zeros((), np.int64)
 
     def on(self, params: np.ndarray) -> AdamW:
         """Return an optimiser with these settings for other parameters."""
-        return AdamW(params, self.betas, self.eps, self.weight_decay)
+        return replace(self, params=params)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return by name what the optimiser remembers between steps: write to it to restore a checkpoint."""

@@ -17,7 +17,6 @@ from labkit.nn import (
     linear_regression,
     mlp,
     mnist_cnn,
-    numerical_gradient,
     ops,
     softmax_regression,
     vgg11,
@@ -121,8 +120,6 @@ def test_float32_unknown_names_and_wrong_shapes_are_refused() -> None:
     x, y = batch(model)
     with pytest.raises(ValueError, match="float64"):
         check_gradients(model, x.astype(np.float32), y)
-    with pytest.raises(ValueError, match="float64"):
-        numerical_gradient(lambda: 0.0, x.astype(np.float32))
     with pytest.raises(ValueError, match=r"'conv9.W'.*dense1.W"):
         check_gradients(mlp(dtype=np.float64), x, y, names=["conv9.W"])
     with pytest.raises(ValueError, match=r"'w' has shape \(3,\), expected \(2, 2\)"):

@@ -11,12 +11,10 @@ import pytest
 from labkit import data
 from labkit.nn import (
     MODELS,
-    SGD,
     Classifier,
     Model,
     lenet5,
     linear_regression,
-    lr_schedules,
     softmax_regression,
     vgg11,
 )
@@ -75,7 +73,7 @@ def test_parameters_gradients_and_buffers_are_views_of_three_flat_arrays() -> No
 
 
 def test_every_gradient_is_overwritten() -> None:
-    model = vgg11()
+    model = vgg11(width=16)  # with Winograd convolution, too
     x, y = batch(model, 2)
     model.grads[...] = np.nan
     model.loss_and_gradient(x, y)
@@ -189,29 +187,6 @@ def test_batch_norm_refuses_one_value_per_channel_in_training() -> None:
     with pytest.raises(ValueError, match=r"'norm'.*\(1, 2, 1, 1\).*more than one value"):
         model.forward(np.ones((1, 2, 1, 1), np.float32), training=True)
     assert np.isfinite(model.forward(np.ones((1, 2, 1, 1), np.float32))).all()
-
-
-def enlarged(x: np.ndarray) -> np.ndarray:
-    """Return 8 × 8 digits as 32 × 32 images: enlarged threefold, padded by 4 pixels, about standardised."""
-    images = np.pad(x.reshape(-1, 8, 8).repeat(3, axis=1).repeat(3, axis=2), ((0, 0), (4, 4), (4, 4)))
-    return (images[:, None] - np.float32(0.17)) / np.float32(0.33)
-
-
-def test_lenet5_learns_the_digits() -> None:
-    """1,438 digits are few for 61,706 parameters, so augment them with shifts of up to two pixels."""
-    digits = data.load("digits")
-    x, y, model = enlarged(digits.x_train), digits.y_train, lenet5(seed=0)
-    sgd, rng = SGD(model.params, momentum=0.9, weight_decay=1e-3), np.random.default_rng(0)
-    rate = lr_schedules.step_decay(0.03, every=8)
-    for epoch in range(11):
-        order = rng.permutation(len(x))
-        for start in range(0, len(x), 32):
-            batch = order[start : start + 32]
-            model.loss_and_gradient(np.roll(x[batch], rng.integers(-2, 3, 2), axis=(2, 3)), y[batch])
-            sgd.step(model.grads, rate(epoch))
-    accuracy = (model.predict(enlarged(digits.x_test)) == digits.y_test).mean()
-    print(f"accuracy {100 * accuracy:.2f} %")
-    assert accuracy >= 0.98, f"{100 * accuracy:.1f} %"
 
 
 def test_move_gradients_computes_them_in_the_given_array() -> None:

@@ -8,32 +8,23 @@ import pytest
 from labkit.nn import SGD, AdamW, lr_schedules, sgd_step
 
 
-def test_momentum_and_weight_decay() -> None:
-    params = np.array([1.0, -2.0])
-    sgd = SGD(params, momentum=0.5, weight_decay=0.1)
-    grads = np.array([1.0, 0.0])
-    sgd.step(grads, lr=1.0)  # v = g + 0.1 p = (1.1, -0.2)
-    np.testing.assert_allclose(params, [-0.1, -1.8])
-    sgd.step(grads, lr=0.1)  # v = 0.5 v + g + 0.1 p = (1.54, -0.28)
-    np.testing.assert_allclose(params, [-0.254, -1.772])
-    assert grads.tolist() == [1, 0]
-    sgd_step(params, np.array([0.0, 0.28]), 0.1)  # the plain step of notebook 01
-    np.testing.assert_allclose(params, [-0.254, -1.8])
-
-
 @pytest.mark.parametrize(("momentum", "decay"), [(0.0, 0.0), (0.9, 1e-2)])
-def test_cache_blocks_give_the_same_step(momentum: float, decay: float) -> None:
-    """The loop over blocks agrees with the formula on whole arrays; the last block is not full."""
+def test_sgd_is_its_formula_on_whole_arrays(momentum: float, decay: float) -> None:
+    """The loop over blocks agrees with it; the last block is not full."""
     rng = np.random.default_rng(0)
     params, velocity = rng.normal(size=100_001).astype(np.float32), np.zeros(100_001, np.float32)
-    sgd = SGD(params.copy(), momentum, decay)
+    sgd, plain = SGD(params.copy(), momentum, decay), params.copy()
     for _ in range(3):
         grads = rng.normal(size=params.size).astype(np.float32)
+        kept = grads.copy()
         sgd.step(grads, 0.1)
+        sgd_step(plain, grads, 0.1)
+        np.testing.assert_array_equal(grads, kept)
         velocity = np.float32(momentum) * velocity + (grads + np.float32(decay) * params)
         params = params - np.float32(0.1) * velocity
     assert sgd.params.dtype == np.float32
     np.testing.assert_allclose(sgd.params, params, rtol=1e-5, atol=1e-6)
+    assert np.allclose(plain, params, rtol=1e-5, atol=1e-6) == (momentum == 0)
 
 
 def test_unfit_gradients_and_parameters_are_refused() -> None:
@@ -56,8 +47,6 @@ def test_learning_rate_schedules() -> None:
     assert [lr_schedules.constant(0.5)(step) for step in (0, 9)] == [0.5, 0.5]
     decay = lr_schedules.step_decay(0.8, every=3, factor=0.5)
     assert [decay(step) for step in range(7)] == pytest.approx([0.8] * 3 + [0.4] * 3 + [0.2])
-    warm = lr_schedules.warm_up(4, decay)
-    assert [warm(step) for step in range(7)] == pytest.approx([0.2, 0.4, 0.6, 0.4, 0.4, 0.4, 0.2])
     half = lr_schedules.cosine(0.4, 4)
     assert [half(step) for step in (0, 2, 4, 9)] == pytest.approx([0.4, 0.2, 0.0, 0.0])
     assert half(1) == pytest.approx(0.4 * (1 + 0.5**0.5) / 2)
@@ -66,14 +55,12 @@ def test_learning_rate_schedules() -> None:
     assert lr_schedules.linear_scaling(3, 0, decay)(0) == pytest.approx(2.4)
     for wrong in (
         lambda: lr_schedules.step_decay(1, 0),
-        lambda: lr_schedules.warm_up(0, decay),
         lambda: lr_schedules.cosine(1, 0),
+        lambda: lr_schedules.linear_scaling(0, 1, decay),
+        lambda: lr_schedules.linear_scaling(1, -1, decay),
     ):
-        with pytest.raises(ValueError, match=r"expected a .* 1 or more steps"):
+        with pytest.raises(ValueError, match="1 or more"):
             wrong()
-    for ranks, steps in ((0, 1), (1, -1)):
-        with pytest.raises(ValueError, match="1 or more ranks and 0 or more steps"):
-            lr_schedules.linear_scaling(ranks, steps, decay)
 
 
 def test_adamw_is_the_papers_formula_for_large_and_small_gradients() -> None:

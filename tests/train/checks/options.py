@@ -185,7 +185,7 @@ def check_momentum_and_a_schedule_give_the_weights_of_a_loop_written_out(comm: M
     n = 53  # no p above 1 divides it
     x, y = labelled(n)
     mine = strided(n, comm.rank, comm.size)
-    schedule = lr_schedules.warm_up(4, lr_schedules.step_decay(0.3, every=5))
+    schedule = lr_schedules.linear_scaling(3, 4, lr_schedules.step_decay(0.1, every=5))
     for size in (3, 20, 500, None):  # 3 leaves ranks without a sample; the last two take all in one step
         model, twin = softmax_regression(6, 3), softmax_regression(6, 3)
         optimizer = SGD(model.params, momentum=0.9, weight_decay=1e-3)
