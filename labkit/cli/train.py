@@ -23,7 +23,7 @@ from labkit.cli.inputs import Finite, Place, Whole, one_line
 from labkit.cli.ranks import HOSTS, ending_together, hosts_option, on_ranks, under_mpiexec
 from labkit.train.checklist import ITEMS, missing
 from labkit.train.presets import PRESETS
-from labkit.train.settings import RECIPES, THE_RUN, OptionText, Settings
+from labkit.train.settings import RECIPES, THE_RUN, Settings
 from mpiwatch.launch import Options, refuse_world_of_one
 from mpiwatch.program import begin_watching
 
@@ -44,20 +44,19 @@ Option = Callable[[Any], Any]
 
 def _option(setting: Field[Any]) -> Option:
     """Return the option of a setting. An option that is not given is None, or an empty tuple."""
-    text: OptionText = setting.metadata["option"]
-    name, kind = setting.name.replace("_", "-"), str(setting.type)
-    shown: dict[str, Any] = {"help": text.help, "metavar": text.metavar}
+    name, kind, text = setting.name.replace("_", "-"), str(setting.type), setting.metadata
+    shown: dict[str, Any] = {"help": text["help"], "metavar": text.get("metavar")}
     if kind.startswith("bool"):
-        return click.option(f"--{name}/--{text.opposite or f'no-{name}'}", default=None, **shown)
+        return click.option(f"--{name}/--{text.get('opposite', f'no-{name}')}", default=None, **shown)
     if kind.startswith("tuple"):
         return click.option(f"--{name}", multiple=True, **shown)
-    if text.choices:
-        shown["type"] = click.Choice(list(text.choices))
+    if "choices" in text:
+        shown["type"] = click.Choice(list(text["choices"]))
     elif kind.startswith("int"):
-        shown["type"] = Whole(1 if text.least is None else int(text.least))
+        shown["type"] = Whole(text.get("least", 1))
     elif kind.startswith("float"):
-        least = text.above if text.least is None else text.least
-        shown["type"] = Finite(least, text.below, min_open=text.least is None, max_open=True)
+        least = text.get("least", text.get("above"))
+        shown["type"] = Finite(least, text.get("below"), min_open="above" in text, max_open=True)
     return click.option(f"--{name}", **shown)
 
 
@@ -80,7 +79,7 @@ OF_THE_COMMAND: list[Option] = [
     ),
     hosts_option,
 ]
-HEADINGS = [(setting.metadata["option"].heading, _option(setting)) for setting in fields(Settings)]
+HEADINGS = [(setting.metadata["heading"], _option(setting)) for setting in fields(Settings)]
 HEADINGS += [(THE_RUN, option) for option in OF_THE_COMMAND]
 
 

@@ -7,10 +7,10 @@ The options of `labkit train` are made from the fields of `Settings` ("lr_schedu
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 Buffers = Literal["average", "broadcast", "leave"]
 BUFFERS: tuple[Buffers, ...] = get_args(Buffers)
@@ -86,29 +86,18 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-class OptionText(NamedTuple):
-    """How the command line shows a setting: under which heading of its help, with which words and values.
-
-    A number is at least `least`, or more than `above`, and less than `below`.
-    """
-
-    heading: str
-    help: str
-    choices: Collection[str] = ()
-    metavar: str | None = None
-    least: float | None = None
-    above: float | None = None
-    below: float | None = None
-    opposite: str = ""  # the option that says no; without it, --no-NAME
-
-
 DATA_AND_MODEL, STEPS, SYNCHRONISATION = "Model and data", "Steps", "Synchronisation"
 SLOW, THE_RUN = "Slow ranks and links", "The run"
 BY_MODEL = "[default: depends on the model, see below]"
 
 
 def _setting(heading: str, text: str, default: Any = MISSING, **shown: Any) -> Any:
-    return field(default=default, metadata={"option": OptionText(heading, text, **shown)})
+    """Return a field with what the command line shows: under which heading of its help, with which words.
+
+    `shown` may have its `choices`, its `metavar` and, of a flag, the option that says no (`opposite`; else
+    --no-NAME). A number is at least `least`, or more than `above`, and less than `below`.
+    """
+    return field(default=default, metadata={"heading": heading, "help": text, **shown})
 
 
 @dataclass(frozen=True, kw_only=True)
