@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 PARTS = "compute_s", "wait_s", "communication_s"
-RAW = "run.json", "model.npz", "sync_times.csv", "trace.json"
+RAW = "run.json", "model.npz", "iterations.csv", "trace.json"
 BY_RANK = "hosts", "cores", "ended"  # lists in run.json with an entry for each rank
 NOT_OF_REGRESSIONS = "ended/*/test_correct"  # None there
 # Raised where a record lacks a value, or has a value of another type.

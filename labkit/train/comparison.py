@@ -192,10 +192,8 @@ def curve(values: np.ndarray) -> str:
 
 
 def _accuracy(rows: Sequence[Epoch]) -> float:
-    """Return a rank's training accuracy over some epochs (%)."""
-    trained = [row for row in rows if row.samples]  # a rank may have no sample in a short epoch
-    right = sum(row.samples * (row.local_accuracy or 0) for row in trained)
-    return 100 * right / (sum(row.samples for row in trained) or math.nan)
+    """Return a rank's training accuracy over some epochs (%); in a short one, it may have no sample."""
+    return 100 * sum(row.correct for row in rows) / (sum(row.samples for row in rows) or math.nan)
 
 
 def _numbers(values: Sequence[float]) -> str:

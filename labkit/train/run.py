@@ -26,7 +26,8 @@ from labkit.comm import (
     raise_together,
     sleeping_barrier,
 )
-from labkit.nn import MODELS, SGD, AdamW, Classifier, Model
+from labkit.files import atomic_write
+from labkit.nn import MODELS, SGD, AdamW, Classifier, Model, save_model
 from labkit.nn.lr_schedules import LRSchedule, constant, cosine, linear_scaling, step_decay
 from labkit.train import bottleneck
 from labkit.train.batches import Batches
@@ -45,7 +46,6 @@ from labkit.train.run_record import (
     record,
     save_measurements,
     save_record,
-    save_weights,
 )
 from labkit.train.settings import Settings
 from labkit.train.steps import Epoch, Step
@@ -205,7 +205,13 @@ def _run(  # noqa: PLR0915 (a run from its model to its files)
         )
         total_s = timeline.total_s
     steps_of_ranks = timeline.gather()
-    _write(comm, out, lambda: save_weights(out, model))
+
+    def save_weights() -> None:
+        """Write the model first: it cannot be made again if the disk gets full."""
+        with atomic_write(out / "model.npz") as file:
+            save_model(model, file)
+
+    _write(comm, out, save_weights)
 
     tested = evaluate(model, dataset)
     samples = sum(row.samples for row in rows)

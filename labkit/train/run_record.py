@@ -6,12 +6,10 @@ killed.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -24,7 +22,7 @@ from mpi4py import MPI
 
 import labkit
 from labkit.files import atomic_write, locked, remove_unfinished
-from labkit.nn import MODELS, Model, load_model, save_model
+from labkit.nn import MODELS, Model, load_model
 from labkit.train.callbacks import TRACED
 from labkit.train.steps import Epoch, Step
 from mpiwatch.launch import ONE_THREAD, node_name
@@ -103,49 +101,18 @@ def record(comm: MPI.Intracomm, settings: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def save_weights(directory: Path, model: Model) -> None:
-    """Write the model to an existing directory; call this, and what else saves, on one rank.
-
-    It is saved first, as it cannot be made again if the disk gets full.
-
-    - model.npz: parameters and buffers, for `load_run` and `labkit.nn.load_model`.
-    - weights.txt (I, O) and bias.txt (O,), as in report A, if the model's parameters are W and b: text that
-      np.loadtxt reads back to the same float32.
-    """
-    with atomic_write(directory / "model.npz") as out:
-        save_model(model, out)
-    parameters = model.named_parameters()
-    if parameters.keys() == {"W", "b"}:
-        for file, name in ("weights.txt", "W"), ("bias.txt", "b"):
-            with atomic_write(directory / file) as out:
-                np.savetxt(out, parameters[name], fmt="%.9g")  # nine digits tell any two float32 apart
-
-
 def save_measurements(
     directory: Path, model: Model, rows: Sequence[Epoch], steps: Sequence[Step], run: Mapping[str, Any]
 ) -> None:
-    """Write what all ranks measured to an existing directory.
+    """Write what all ranks measured to an existing directory: run.json, iterations.csv and trace.json.
 
-    - run.json, see `save_record`.
-    - sync_times.csv: rank, epoch, wait_s, transfer_s.
-    - contributions.csv, if they were measured: rank, epoch, parameter, contribution, gradient_norm,
-      gradient_mean.
-    - iterations.csv: see `iterations`.
-    - trace.json: see `save_trace`.
+    Call this, and what else saves, on one rank. See `save_record`, `iterations` and `save_trace`.
     """
     save_record(directory, model, rows, run)
-    times = ((row.rank, row.epoch, row.wait_s, row.transfer_s) for row in rows)
-    write_csv(directory / "sync_times.csv", ("rank", "epoch", "wait_s", "transfer_s"), times)
-    parts = [
-        (row.rank, row.epoch, name, part, row.gradient_norm[name], row.gradient_mean[name])
-        for row in rows
-        for name, part in row.contribution.items()
-    ]
-    if parts:
-        head = "rank", "epoch", "parameter", "contribution", "gradient_norm", "gradient_mean"
-        write_csv(directory / "contributions.csv", head, parts)
-    table = iterations(steps, run["ranks"])
-    write_csv(directory / "iterations.csv", COLUMNS.names or (), table.ravel().tolist())
+    table, names = iterations(steps, run["ranks"]).ravel(), COLUMNS.names or ()
+    formats = ["%d" if COLUMNS[name].kind == "i" else "%.17g" for name in names]
+    with atomic_write(directory / "iterations.csv") as out:
+        np.savetxt(out, table, formats, ",", header=",".join(names), comments="")
     save_trace(directory / "trace.json", steps, run)
 
 
@@ -159,16 +126,6 @@ def save_record(directory: Path, model: Model, rows: Sequence[Epoch], run: Mappi
     strict = json.loads(found, parse_constant=lambda word: None)
     with atomic_write(directory / "run.json") as out:
         out.write(json.dumps(strict, indent=2, allow_nan=False).encode() + b"\n")
-
-
-def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table with a line of column names."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(rows)
-    with atomic_write(path) as out:
-        out.write(text.getvalue().encode())
 
 
 def iterations(steps: Sequence[Step], ranks: int) -> np.ndarray:

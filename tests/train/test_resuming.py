@@ -29,9 +29,7 @@ OPTIONS = (
     "--model", "mlp", "--samples", "90", "--batch", "30", "--momentum", "0.5", "--shard", "shuffled",
     "--iterations", str(STEPS), "--no-contributions", "--log-every", "1",
 )  # fmt: skip
-RESULTS = (
-    "model.npz", "run.json", "sync_times.csv", "iterations.csv", "trace.json", "loss.png", "timeline.png"
-)  # fmt: skip
+RESULTS = "model.npz", "run.json", "iterations.csv", "trace.json", "loss.png", "timeline.png"
 
 
 def results(folder: Path) -> Any:
