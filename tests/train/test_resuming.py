@@ -18,17 +18,17 @@ import psutil
 import pytest
 
 from labkit.files import UNFINISHED
-from labkit.nn.store import read_arrays
 from labkit.train.run_record import load_iterations
-from tests.conftest import DEADLINE_S, kill_tree, run, run_commands, started, thorough
-from tests.train.test_leftovers import segments_of
+from tests.conftest import kill_tree, run, run_commands, started, thorough
 
 TRAIN = ("-m", "labkit", "train")
 STEPS = 12  # three in an epoch
 OPTIONS = (
-    "--model", "mlp", "--samples", "90", "--batch", "30", "--momentum", "0.5", "--shard", "shuffled",
-    "--iterations", str(STEPS), "--no-contributions", "--log-every", "1",
+    "--model", "mlp", "--samples", "90", "--batch", "30", "--shard", "shuffled", "--iterations", str(STEPS),
+    "--no-contributions", "--log-every", "1",
 )  # fmt: skip
+PLAIN = "--momentum", "0.5"
+SHARDED = "--optimizer", "adamw", "--shard-state", "parameters", "--algorithm", "ring", "--bucket-mb", "0.004"
 RESULTS = "model.npz", "run.json", "iterations.csv", "trace.json", "loss.png", "timeline.png"
 
 
@@ -51,13 +51,14 @@ def files(folder: Path) -> dict[str, tuple[int, int, bytes]]:
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Return the folder of an unbroken run on so many ranks; its last checkpoint is of its last step."""
 
     @cache
-    def on(p: int) -> Path:
+    def on(p: int, *kind: str) -> Path:
         out = tmp_path_factory.mktemp(f"unbroken-{p}") / "run"
-        [(statuses, said)] = run_commands(p, ("train", *OPTIONS, "--checkpoint-every", "4", "--out", out))
+        command = ("train", *OPTIONS, *kind, "--checkpoint-every", "4", "--out", out)
+        [(statuses, said)] = run_commands(p, command)
         assert statuses == [0] * p, said
         return out
 
@@ -87,100 +88,47 @@ def moment_of(kill: int, chance: random.Random) -> str:
 
 @pytest.mark.parametrize("kills", [range(4), *(thorough([kill]) for kill in range(4, 50))])
 def test_a_run_killed_at_any_moment_is_resumed_to_the_same_results(
-    kills: Sequence[int], unbroken: Callable[[int], Path], tmp_path: Path
+    kills: Sequence[int], unbroken: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """All processes are killed, or SIGTERM ends mpiexec. Resuming a second time finds nothing to do."""
+    """Kill all processes, or let SIGTERM end mpiexec; again when the run is resumed. Then finish it.
+
+    Resuming once more finds nothing to do.
+    """
     commands: list[tuple[str | Path, ...]] = []
     for kill in kills:
         chance, out = random.Random(kill), tmp_path / str(kill)
         p = 3 if kill < 4 else chance.choice([1, 2, 3, 4, 5])
-        moment, every = moment_of(kill, chance), chance.choice([1, 2, 3, 4, 5, 6])
-        slowly = ("--bottleneck", "0:jitter=60ms", "--checkpoint-every", str(every))
+        kind = SHARDED if kill // 2 % 2 else PLAIN
+        every = str(chance.choice([1, 2, 3, 4, 5, 6]))
+        options = (*OPTIONS, *kind, "--bottleneck", "0:jitter=60ms", "--checkpoint-every", every)
         out.mkdir()
-        with started(p, *TRAIN, *OPTIONS, *slowly, "--out", out) as job:
-            wait_for(moment, job, out)
-            with suppress(psutil.NoSuchProcess):  # the job may have ended before the moment came
-                if kill % 3 == 1:
-                    for mpiexec in psutil.Process(job.pid).children()[:1]:
-                        mpiexec.terminate()
-                else:
-                    kill_tree(job)
-            job.communicate(timeout=60)
-        resumed = (out / "checkpoint.npz").exists()
-        where = ("--resume", out) if resumed else (*OPTIONS, *slowly, "--out", out)
-        commands += [("train", *where), ("train", "--resume", out)]
+
+        def where(out: Path = out, options: tuple[str, ...] = options) -> tuple[str | Path, ...]:
+            return ("--resume", out) if (out / "checkpoint.npz").exists() else (*options, "--out", out)
+
+        for moment in moment_of(kill, chance), f"iteration {STEPS}":
+            with started(p, *TRAIN, *where()) as job:
+                wait_for(moment, job, out)
+                with suppress(psutil.NoSuchProcess):  # the job may have ended before the moment came
+                    if kill % 3 == 1:
+                        for mpiexec in psutil.Process(job.pid).children()[:1]:
+                            mpiexec.terminate()
+                    else:
+                        kill_tree(job)
+                job.communicate(timeout=60)
+        commands += [("train", *where()), ("train", "--resume", out)]
     ends = run_commands(p, *commands)
     assert [statuses for statuses, _ in ends] == [[0] * p] * len(ends), ends
     for kill in kills:
-        assert results(tmp_path / str(kill)) == results(unbroken(p)), kill
+        kind = SHARDED if kill // 2 % 2 else PLAIN
+        assert results(tmp_path / str(kill)) == results(unbroken(p, *kind)), kill
         assert files(tmp_path / str(kill)).keys() == {*RESULTS, "checkpoint.npz"}, kill
 
 
-def end_by_sigkill(job: subprocess.Popen[str], victim: int | None) -> None:
-    """Kill this rank of a run, so that the launcher ends the others; or all processes.
-
-    Check that the run was going on, and that it leaves no process and nothing in shared memory.
-    """
-    family, ranks = psutil.Process(job.pid).children(recursive=True), []
-    for each in family:
-        with suppress(psutil.NoSuchProcess):
-            ranks += [each] if each.cmdline()[1 : 1 + len(TRAIN)] == [*TRAIN] else []
-    segments = segments_of(ranks)
-    if victim is None:
-        kill_tree(job)
-    else:
-        ranks[victim].kill()
-        job.communicate(timeout=DEADLINE_S)
-    assert job.returncode != 0, "the run had ended before"
-    _, alive = psutil.wait_procs(family, timeout=DEADLINE_S)
-    assert not alive and not [path for path in segments if Path(path).exists()]
-
-
-@pytest.mark.parametrize("kills", [3, thorough(20)])
-def test_a_storm_of_kills_changes_no_bit_of_a_sharded_run(kills: int, tmp_path: Path) -> None:
-    """Four ranks are killed after each resumption. On three ranks, the rest gives the same up to rounding."""
-    chance = random.Random(kills)
-    storm, calm, three = (tmp_path / name for name in ("storm", "calm", "three"))
-    words = (
-        "--model", "mlp", "--samples", "90", "--batch", "30", "--shard", "shuffled", "--optimizer", "adamw",
-        "--shard-state", "parameters", "--algorithm", "ring", "--bucket-mb", "0.004",
-        "--iterations", str(3 * kills + 6), "--checkpoint-every", "1", "--log-every", "1",
-    )  # fmt: skip
-    slowly = ("--bottleneck", "0:jitter=60ms")
-    for kill in range(kills):
-        resumed = (storm / "checkpoint.npz").exists()
-        where = ("--resume", storm) if resumed else (*words, *slowly, "--out", storm)
-        with started(4, *TRAIN, *where) as job:
-            lines = chance.randint(1, 10) if resumed else 7  # the seventh line says that step 2 is done
-            for _ in zip(range(lines), job.stdout or (), strict=False):
-                pass
-            if chance.random() < 0.5:
-                wait_for(f".checkpoint.npz*{UNFINISHED}", job, storm)
-            end_by_sigkill(job, chance.randrange(4) if kill % 2 else None)
-        if kill == kills // 2:
-            shutil.copytree(storm, three)
-    [ended, again, unbroken] = run_commands(
-        4,
-        ("train", "--resume", storm),
-        ("train", "--resume", storm),
-        ("train", *words, "--out", calm),
-    )
-    [on_three] = run_commands(3, ("train", "--resume", three))
-    for statuses, said in (ended, again, unbroken, on_three):
-        assert not any(statuses), said
-    assert "there is nothing to resume" in again[1], again[1]
-    assert results(storm) == results(calm)
-    expected, found = (read_arrays(folder / "model.npz") for folder in (calm, three))
-    for name, array in expected.items():
-        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-5, err_msg=name)
-    for folder in storm, three:
-        assert files(folder).keys() == {*RESULTS, "checkpoint.npz"}
-
-
 @pytest.fixture(scope="module")
-def finished(unbroken: Callable[[int], Path]) -> Path:
+def finished(unbroken: Callable[..., Path]) -> Path:
     """A finished run on three ranks."""
-    return unbroken(3)
+    return unbroken(3, *PLAIN)
 
 
 def test_results_that_are_lost_are_made_again_from_the_checkpoint(finished: Path, tmp_path: Path) -> None:
@@ -213,19 +161,10 @@ def test_what_a_complete_training_cannot_become_is_refused(finished: Path, tmp_p
     (tmp_path / "run" / "model.npz").unlink()
     before = files(tmp_path / "run")
     resume = ("train", "--resume", tmp_path / "run")
-    cases = (
-        (
-            (*resume, "--lr", "0.3"),
-            "the training is complete; expected its 3 ranks and its settings, got 3 ranks, lr 0.3",
-        ),
-        ((*resume, "--epochs", "2"), "expected a run of at least 12 steps, which are done already, got 6"),
-    )
-    ends = run_commands(3, *(command for command, _ in cases))
-    ends += run_commands(2, resume)
-    words = [
-        *(words for _, words in cases),
-        "the training is complete; expected its 3 ranks and its settings, got 2 ranks",
-    ]
+    ends = run_commands(3, (*resume, "--lr", "0.3"), (*resume, "--epochs", "2")) + run_commands(2, resume)
+    complete = "the training is complete; expected its 3 ranks and its settings, got "
+    few = "expected a run of at least 12 steps, which are done already, got 6"
+    words = f"{complete}3 ranks, lr 0.3", few, f"{complete}2 ranks"
     for (statuses, said), expected in zip(ends, words, strict=True):
         assert set(statuses) == {2} and f"labkit train: cannot resume: {expected}\n" in said, said
         assert files(tmp_path / "run") == before
@@ -236,10 +175,10 @@ def test_a_second_run_in_the_same_folder_is_refused(finished: Path, tmp_path: Pa
     shutil.copytree(finished, out)
     (out / "model.npz").unlink()
     long = ("--bottleneck", "0:pause=1000s@2")
-    with started(3, *TRAIN, *OPTIONS, *long, "--out", out) as job:
+    with started(3, *TRAIN, *OPTIONS, *PLAIN, *long, "--out", out) as job:
         wait_for("iteration 1", job, out)
         before = files(out)
-        for arguments in ((*OPTIONS, "--out", out), ("--resume", out)):
+        for arguments in ((*OPTIONS, *PLAIN, "--out", out), ("--resume", out)):
             done = run(2, *TRAIN, *arguments)
             assert done.returncode == 2 and done.stdout.count("labkit train: ") == 1, done.stdout
             assert f"cannot write to --out {out}: in use by process " in done.stdout, done.stdout
