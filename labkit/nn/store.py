@@ -30,12 +30,12 @@ def load_model(model: Model, file: str | Path | BinaryIO) -> None:
         layer = name.rpartition(".")[0] or model.name
         if name not in found:
             raise ValueError(f"layer {layer!r}: {file} holds no {name}, expected shape {array.shape}")
-        if found[name].shape != array.shape:
+        shape, dtype = found[name].shape, found[name].dtype
+        if shape != array.shape or not np.issubdtype(dtype, np.floating):
             raise ValueError(
-                f"layer {layer!r}: {name} in {file} has shape {found[name].shape}, expected {array.shape}"
+                f"layer {layer!r}: {name} in {file} has shape {shape} and dtype {dtype}, expected "
+                f"{array.shape} and floats"
             )
-        if not np.issubdtype(found[name].dtype, np.floating):
-            raise ValueError(f"layer {layer!r}: {name} in {file} is {found[name].dtype}, expected floats")
     if others := [name for name in found if name not in arrays]:
         layer = others[0].rpartition(".")[0] or others[0]
         raise ValueError(

@@ -146,36 +146,23 @@ class Batches:
         return batches
 
     @property
-    def held(self) -> int:
-        """Return how many samples this rank trains on in the first epoch."""
-        return len(self.epoch(1).x)
-
-    @property
     def steps(self) -> int:
         """Return the number of steps in an epoch."""
         return len(self._first.global_sizes)
 
-    def epoch(self, number: int) -> EpochBatches:
-        """Return the batches of an epoch, counted from 1. Collective.
+    def epoch(self, number: int, model: Model | None = None) -> EpochBatches:
+        """Return the batches of an epoch, from 1 on, and check that all ranks' fit a model. Collective.
 
-        Raise CollectiveError on every rank if the epoch's shard cannot be read or has another size.
+        A shard that stays is checked for the first epoch only. Raise CollectiveError on every rank if a shard
+        does not fit, cannot be read or has another size.
         """
-        batches = self._first
-        if self._reshard and number > 1:
-            reshard = self._reshard
+        batches, reshard = self._first, self._reshard
+        if reshard and number > 1:
             x, y = all_or_none(self._comm, lambda: reshard(number))
             held = len(batches.x)
             fault = f"expected a shard of {held} samples in epoch {number} as before, got {len(x)}"
             raise_together(self._comm, None if len(x) == held else fault)
             batches = batches._replace(x=x, y=y)
-        return batches._replace(augment=self._augment(number)) if self._augment else batches
-
-    def fitting(self, model: Model, number: int) -> EpochBatches:
-        """Return the batches of an epoch once the shards of all ranks fit the model. Collective.
-
-        `train` asks for the first epoch first; a shard that stays is checked only then.
-        """
-        batches = self.epoch(number)
-        if number == 1 or batches is not self._first:
+        if model and (reshard or number == 1):
             all_or_none(self._comm, lambda: model.check(batches.x, batches.y))
-        return batches
+        return batches._replace(augment=self._augment(number)) if self._augment else batches

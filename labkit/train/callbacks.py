@@ -88,15 +88,12 @@ class Contributions(Callback):
 
     reads_gradients = True
 
-    def __init__(self) -> None:
+    def begin(self, model: Model, held: Mapping[str, Sequence[np.ndarray]]) -> None:
         # Sums over the samples of an epoch: of this rank's gradients, and of all ranks'.
-        self._own: np.ndarray | None = None
-        self._all: np.ndarray | None = None
+        self._own, self._all = np.zeros_like(model.grads), np.zeros_like(model.grads)
         self._weight = 0.0
 
     def after_backward(self, model: Model, weight: float) -> None:
-        if self._own is None:
-            self._own, self._all = np.zeros_like(model.grads), np.zeros_like(model.grads)
         self._own += weight * model.grads
         self._weight += weight
 
@@ -104,7 +101,6 @@ class Contributions(Callback):
         self._all += global_batch * model.grads
 
     def after_epoch(self, model: Model, epoch: Epoch) -> None:
-        assert self._own is not None and self._all is not None  # an epoch has at least one step
         named = len(model.shapes) <= MOST_NAMES
         parts, sums = (model.views(array) if named else {ALL: array} for array in (self._own, self._all))
         weight = self._weight or math.nan  # a rank without samples has no gradient of its own
@@ -114,7 +110,8 @@ class Contributions(Callback):
             epoch.gradient_norm[name] = length / weight
             epoch.gradient_mean[name] = float(part.mean()) / weight
             epoch.contribution[name] = length / (whole or math.nan)
-        self._own, self._all, self._weight = None, None, 0.0
+        self._own[...] = self._all[...] = 0
+        self._weight = 0.0
 
 
 class Timeline(Callback):

@@ -107,7 +107,7 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
     _check(comm, same, fault or _no_overlap(buckets, shard_state, algorithm, average_after_step, callbacks))
     total = min(epochs * batches.steps, iterations or epochs * batches.steps)
     epochs = -(-total // batches.steps)
-    shard = batches.fitting(model, 1)
+    shard = batches.epoch(1, model)
     check_before_averaging(comm, model.grads, len(shard.x))
     comm.Bcast(model.params)
     comm.Bcast(model.buffers)
@@ -136,7 +136,7 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
         while rows[-1].epoch <= epochs:
             row = rows[-1]
             began = perf_counter() - row.time_s
-            shard = shard if row.epoch == 1 else batches.fitting(model, row.epoch)
+            shard = shard if row.epoch == 1 else batches.epoch(row.epoch, model)
             before = (row.epoch - 1) * batches.steps
             steps = min(batches.steps, total - before)
             while row.steps < steps:

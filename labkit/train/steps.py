@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class BucketTimes(NamedTuple):
@@ -97,13 +97,11 @@ class Step:
 
     def shifted(self, clock: Callable[[float], float]) -> Step:
         """Return the step with each time t replaced by clock(t)."""
+        names = "begin", "ready", "start", "end", "done"
+        bounds: dict[str, Any] = {name: clock(getattr(self, name)) for name in names}
         return replace(
             self,
-            begin=clock(self.begin),
-            ready=clock(self.ready),
-            start=clock(self.start),
-            end=clock(self.end),
-            done=clock(self.done),
+            **bounds,
             layers=tuple((start, clock(end)) for start, end in self.layers),
             transfers=tuple(BucketTimes(each.bucket, *map(clock, each[1:])) for each in self.transfers),
             gathers=tuple((clock(begin), clock(end)) for begin, end in self.gathers),
