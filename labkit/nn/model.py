@@ -120,10 +120,7 @@ class Model(ABC):
         for number, layer in reversed(list(enumerate(self.layers))):
             if self.before_layer:
                 self.before_layer(number, False)
-            if dy is None:
-                raise RuntimeError(
-                    f"layer {layer.name!r}: the next layer returned no dx; only the first layer may do so"
-                )
+            assert dy is not None  # only the first layer may return no dx
             dy = layer.backward(dy)
             start -= flat.size(layer.parameters())
             if finished:

@@ -205,22 +205,17 @@ def check_momentum_and_a_schedule_give_the_weights_of_a_loop_written_out(comm: M
 class First(Callback):
     """Keep what a rank has before its first step."""
 
-    def __init__(self, model: Model) -> None:
-        self.model, self.found = model, np.zeros(0)
-
-    def before_step(self) -> None:
-        if not self.found.size:
-            self.found = np.concatenate([self.model.params, self.model.buffers])
+    def begin(self, model: Model, held: object) -> None:
+        self.found = np.concatenate([model.params, model.buffers])
 
 
 def check_every_rank_starts_from_the_weights_and_buffers_of_rank_0(comm: MPI.Intracomm) -> None:
     x, y = labelled(40)
     mine = strided(40, comm.rank, comm.size)
-    model = normalised()
+    model, first = normalised(), First()
     expected = np.concatenate([model.params, model.buffers])
     model.params += comm.rank
     model.buffers += comm.rank
-    first = First(model)
     batches = Batches(comm, x[mine].reshape(-1, 1, 2, 3), y[mine])
     train(comm, model, batches, epochs=1, lr=0.1, callbacks=[first])
     assert model.buffers.size

@@ -238,31 +238,18 @@ def check_unfit_checkpoints_are_refused_before_training(comm: MPI.Intracomm) -> 
         run = Run(comm, path / "run.npz")
         run.stopped(2, every_steps=1)
 
-        def error(change: Callable[[bytes], bytes] | None = None, **other: Any) -> str:
-            name = path / "other.npz"
-            if comm.rank == 0 and change:
-                name.write_bytes(change((path / "run.npz").read_bytes()))
-            comm.Barrier()
-            broken = Run(comm, name if change else path / "run.npz", **other)
-            return error_on_every_rank(comm, lambda: broken(resume=True))
+        def error(name: str = "run.npz", **other: Any) -> str:
+            return error_on_every_rank(comm, partial(Run(comm, path / name, **other), resume=True))
 
-        middle = (path / "run.npz").stat().st_size // 2
-        assert "damaged" in error(lambda all: all[:middle])
-        assert "damaged" in error(lambda all: all[:-1])
-        assert "damaged" in error(lambda all: all[:middle] + bytes([all[middle] ^ 1]) + all[middle + 1 :])
-        assert "damaged" in error(lambda all: b"")
         assert "with accumulate 2, as in this run, found one with 1" in error(accumulate=2)
         assert "with optimizer None, as in this run, found one with SGD(" in error(plain=True)
         assert "with optimizer AdamW(" in error(adamw=True)
         assert "with shard strided" in error(shard="strided")
-        assert "with compress top-k, as in this run, found one with none" in error(
-            algorithm=Averaging(compress="top-k")
-        )
-        assert "with model convolutional, as in this run, found one with normalised" in error(
-            make=convolutional
-        )
-        missing = partial(Run(comm, path / "missing.npz"), resume=True)
-        assert "found no such file" in error_on_every_rank(comm, missing)
+        compress = Averaging(compress="top-k")
+        assert "with compress top-k, as in this run, found one with none" in error(algorithm=compress)
+        model = error(make=convolutional)
+        assert "with model convolutional, as in this run, found one with normalised" in model
+        assert "found no such file" in error("missing.npz")
 
 
 def check_a_checkpoint_that_cannot_be_written_leaves_the_one_before(comm: MPI.Intracomm) -> None:
