@@ -162,26 +162,18 @@ def save_trace(path: Path, steps: Sequence[Step], about: Mapping[str, Any]) -> N
     The file has the Trace Event Format: the first TRACED steps, with a row for each rank and one for its
     buckets, and `about` as metadata. Times are in µs. Call this on one rank.
     """
-    ranks = sorted({step.rank for step in steps})
-    rows = {rank + 1: (2 * rank, f"rank {rank}") for rank in ranks}  # some viewers hide thread 0
-    if any(step.transfers for step in steps):
-        rows |= {rank + 1 + len(ranks): (2 * rank + 1, f"rank {rank}, buckets") for rank in ranks}
-    events = [{"ph": "M", "name": "process_name", "pid": 1, "tid": 1, "args": {"name": "labkit train"}}]
-    for row, (position, name) in rows.items():
-        common = {"ph": "M", "pid": 1, "tid": row}
-        events += [
-            {**common, "name": "thread_name", "args": {"name": name}},
-            {**common, "name": "thread_sort_index", "args": {"sort_index": position}},
-        ]
-    last = dict.fromkeys(ranks, 0.0)
+    rows = {2 * step.rank + 1: f"rank {step.rank}" for step in steps}  # some viewers hide thread 0
+    rows |= {2 * step.rank + 2: f"rank {step.rank}, buckets" for step in steps if step.transfers}
+    names = [("process_name", 1, "labkit train"), *(("thread_name", *row) for row in sorted(rows.items()))]
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "name": kind, "pid": 1, "tid": row, "args": {"name": name}} for kind, row, name in names
+    ]
+    last: dict[int, float] = {}
     for step in (step for step in steps if step.number <= TRACED):
-        spans = [
-            (step.rank + 1, name, name, begin, end)
-            for name, begin, end in [("idle", last[step.rank], step.begin), *step.spans()]
-        ]
+        own, idle = 2 * step.rank + 1, ("idle", last.get(step.rank, 0.0), step.begin)
+        spans = [(own, name, name, begin, end) for name, begin, end in [idle, *step.spans()]]
         spans += [
-            (step.rank + 1 + len(ranks), f"bucket {each.bucket + 1}", "bucket", each.begin, each.end)
-            for each in step.transfers
+            (own + 1, f"bucket {each.bucket + 1}", "bucket", each.begin, each.end) for each in step.transfers
         ]
         for row, name, category, begin, end in spans:
             event = {"ph": "X", "name": name, "cat": category, "pid": 1, "tid": row}

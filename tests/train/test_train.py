@@ -127,7 +127,7 @@ def test_the_digits_are_learned_and_bottlenecks_do_not_change_the_weights(tmp_pa
     trace = json.loads((tmp_path / "slow" / "trace.json").read_text())
     assert trace["otherData"]["links"] == record["links"]
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    assert {event["tid"] for event in spans} == {1, 2, 3}
+    assert {event["tid"] for event in spans} == {1, 3, 5}
     assert {event["args"]["step"] for event in spans} == set(range(1, 11))
     [paused] = [e for e in spans if (e["name"], e["tid"], e["args"]["step"]) == ("idle", 1, 3)]
     assert paused["dur"] > 30_000
