@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,12 +31,6 @@ class ConvGeometry:
             )
         return height, width
 
-    def offsets(self) -> Iterator[tuple[int, int]]:
-        """Yield the offset (row, column) of each kernel element, in row-major order."""
-        for k in range(self.k):
-            for l in range(self.k):
-                yield k, l
-
     def inputs_at(self, x: np.ndarray, k: int, l: int) -> np.ndarray:
         """Return the view of the values that kernel element (k, l) is multiplied with, one for each output.
 
@@ -59,7 +52,7 @@ def conv2d(x: np.ndarray, w: np.ndarray, b: np.ndarray, stride: int = 1, pad: in
     geometry = ConvGeometry(len(w), stride, pad)
     y = np.zeros((len(x), *geometry.output_size(x.shape[1:]), w.shape[3]), x.dtype)
     x = padded(x, pad)
-    for k, l in geometry.offsets():
+    for k, l in np.ndindex(w.shape[:2]):
         y += np.tensordot(geometry.inputs_at(x, k, l), w[k, l], axes=(1, 0))
     return (y + b).transpose(0, 3, 1, 2)
 
@@ -76,7 +69,7 @@ def conv2d_backward(
     geometry = ConvGeometry(len(w), stride, pad)
     x_padded = padded(x, pad)
     dx_padded, dw = np.zeros_like(x_padded), np.empty_like(w)
-    for k, l in geometry.offsets():
+    for k, l in np.ndindex(w.shape[:2]):
         dw[k, l] = np.tensordot(geometry.inputs_at(x_padded, k, l), dy, axes=((0, 2, 3), (0, 2, 3)))
         target = geometry.inputs_at(dx_padded, k, l)
         target += np.tensordot(dy, w[k, l], axes=(1, 1)).transpose(0, 3, 1, 2)
