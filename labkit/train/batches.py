@@ -73,16 +73,14 @@ class Batches:
         chosen = f"{len(slices)} slices" if slices is not None else f"a global batch of {global_batch}"
         expected = comm.bcast(chosen)
         fault = None
-        if global_batch is not None and global_batch < 1:
-            fault = f"expected a global batch ≥ 1, got {global_batch}"
-        elif global_batch is not None and slices is not None:
+        if global_batch is not None and slices is not None:
             fault = "expected a global batch or slices, got both"
         elif chosen != expected:
             fault = f"expected {expected} as on rank 0, got {chosen}"
         raise_together(comm, fault)
         n = comm.allreduce(len(x))
         if global_batch is not None:
-            slices = data.local_batches(n, global_batch, comm.rank, comm.size)
+            slices = all_or_none(comm, lambda: data.local_batches(n, global_batch, comm.rank, comm.size))
         elif slices is None:
             slices = [slice(0, len(x))]
         ends = [0, *(part.stop for part in slices)]

@@ -100,7 +100,7 @@ def check_every_rank_raises_if_one_rank_has_wrong_arguments(comm: MPI.Intracomm)
         (x, y, {**settings, "lr": 0.0}, "lr > 0, got 0.0"),
         (x, y, {**settings, "lr": lambda step: -1.0}, "lr > 0, got -1.0"),
         (x, y, {**settings, "optimizer": SGD(np.zeros(21, np.float32))}, "an optimizer of the parameters"),
-        (x, y, {**settings, "global_batch": 0}, "expected a global batch ≥ 1"),
+        (x, y, {**settings, "global_batch": 0}, "expected a global batch of at least 1 sample, got 0"),
     ]
     if comm.size > 1:
         cases += [
