@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import CollectiveError, sleeping_barrier
+from labkit.comm import CollectiveError, all_or_none, sleeping_barrier
 from labkit.files import atomic_write
 from labkit.nn import Model
 from labkit.nn.store import read_arrays
@@ -156,18 +156,16 @@ class Saving:
 
         Raise CollectiveError on every rank, before any array changes, if the checkpoint does not fit.
         """
-        comm, parts = self._comm, None
-        arrays: dict[str, np.ndarray] = {}
-        fault = None
-        if comm.rank == 0:
-            try:
-                about, arrays = read_checkpoint(self._checkpoints.file)
-                self._check(about)
-                parts = self._parts(about, arrays)
-            except ValueError as error:
-                fault = f"cannot resume: {error}"
-        if fault := comm.bcast(fault):
-            raise CollectiveError(fault)
+        comm = self._comm
+
+        def read() -> tuple[Any, dict[str, np.ndarray]]:
+            if comm.rank:
+                return None, {}
+            about, arrays = read_checkpoint(self._checkpoints.file)
+            self._check(about)
+            return self._parts(about, arrays), arrays
+
+        parts, arrays = all_or_none(comm, read)
         if self._all_equal:
             self._averaging.restore(arrays)
         self.rows, own = comm.scatter(parts)
@@ -220,8 +218,8 @@ class Saving:
         for name, expected in self._about.items():
             if name not in found or found[name] != expected:
                 raise ValueError(
-                    f"expected a checkpoint of a run with {name} {_short(expected)}, as in this run, found "
-                    f"one with {_short(found.get(name))}"
+                    f"cannot resume: expected a checkpoint of a run with {name} {_short(expected)}, as in this "
+                    f"run, found one with {_short(found.get(name))}"
                 )
         ranks, why = len(about["progress"]), ""
         if not self._any_ranks:
@@ -230,7 +228,8 @@ class Saving:
             why = f"each rank has {' and '.join(sorted(own))} of its own"
         if ranks != self._comm.size and why:
             raise ValueError(
-                f"expected {ranks} ranks, as when the checkpoint was written, got {self._comm.size}: {why}"
+                f"cannot resume: expected {ranks} ranks, as when the checkpoint was written, got "
+                f"{self._comm.size}: {why}"
             )
 
     def _parts(

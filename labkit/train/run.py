@@ -278,16 +278,8 @@ def _stored(comm: MPI.Intracomm, out: Path) -> dict[str, Any]:
     It says when the run was "started", on which "preset" and on how many "ranks", and how many "steps" are
     done. Raise CollectiveError on every rank if there is none, or if it is damaged.
     """
-    about: dict[str, Any] = {}
-    why = None
-    if comm.rank == 0:
-        try:
-            about, _ = read_checkpoint(out / CHECKPOINT)
-        except ValueError as error:
-            why = f"cannot resume: {error}"
-    about, why = comm.bcast((about, why))
-    if why:
-        raise CollectiveError(why)
+    read = all_or_none(comm, lambda: None if comm.rank else read_checkpoint(out / CHECKPOINT)[0])
+    about: dict[str, Any] = comm.bcast(read)
     return {**about["settings"], "ranks": len(about["progress"]), "steps": about["progress"][0]["done"]}
 
 

@@ -147,7 +147,7 @@ def test_errors_are_said_once_and_end_every_rank(job: tuple, tmp_path: Path) -> 
         ((*train, "--compress", "top-k=2"), "expected the compression none, float16, top-k or top-k="),
         ((*train, "--compress", "float16", "--algorithm", "auto"), "got weighted by 'auto'"),
         (("train", "--resume", damaged), "damaged"),
-        (("train", "--resume", empty), "cannot resume"),
+        (("train", "--resume", empty), "checkpoint.npz, found no such file"),
         (("train", "--resume", job[0], "--model", "softmax"), "cannot resume: expected a checkpoint"),
     )
     for (statuses, said), (command, words) in zip(
