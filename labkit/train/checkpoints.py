@@ -218,8 +218,8 @@ class Saving:
         for name, expected in self._about.items():
             if name not in found or found[name] != expected:
                 raise ValueError(
-                    f"cannot resume: expected a checkpoint of a run with {name} {_short(expected)}, as in this "
-                    f"run, found one with {_short(found.get(name))}"
+                    f"cannot resume: expected a checkpoint of a run with {name} {_short(expected)}, as in "
+                    f"this run, found one with {_short(found.get(name))}"
                 )
         ranks, why = len(about["progress"]), ""
         if not self._any_ranks:
