@@ -72,10 +72,10 @@ def prepare(directory: Path) -> Iterator[None]:
 def record(comm: MPI.Intracomm, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, number of ranks, each rank's host and cores, versions and time (UTC) of this run.
 
-    `blas_threads` has each rank's environment variables that limit the threads of NumPy's BLAS; where none is
-    set, BLAS chooses. Collective; every rank gets the same.
+    `blas_threads` has each rank's environment variables that limit the threads of NumPy's BLAS; if there is
+    none, BLAS chooses. Collective; every rank gets the same.
     """
-    threads = {name: os.environ.get(name) for name in BLAS_THREADS}
+    threads = {name: os.environ[name] for name in BLAS_THREADS if name in os.environ}
     hosts, cores_of_ranks, threads_of_ranks = zip(
         *comm.allgather((node_name(MPI.Get_processor_name()), cores(), threads)), strict=True
     )
