@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -241,7 +240,7 @@ class BucketQueue:
 
     A helper thread does it until somebody waits for a job; then the waiting thread does it, so that errors
     are raised and hangs reported where its code is. If the MPI library does not allow calls from two threads
-    (MPI_THREAD_MULTIPLE), there is no helper: jobs then go on only in `put`, and a warning says so.
+    (MPI_THREAD_MULTIPLE), there is no helper, and jobs go on only while somebody waits.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -256,16 +255,9 @@ class BucketQueue:
         self._ended = False
         self._error: BaseException | None = None  # of the helper
         self._helper: threading.Thread | None = None
-        if comm.size > 1:
-            if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-                self._helper = threading.Thread(target=self._help, name="labkit overlap", daemon=True)
-                self._helper.start()
-            elif comm.rank == 0:
-                warnings.warn(
-                    "The MPI library allows calls from one thread only, so averaging goes on only between "
-                    "layers and overlaps less.",
-                    stacklevel=2,
-                )
+        if comm.size > 1 and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+            self._helper = threading.Thread(target=self._help, name="labkit overlap", daemon=True)
+            self._helper.start()
 
     def put(self, name: str, job: Steps) -> int:
         """Add a job, which begins when those before it are done; return its number, from 1 on. Local.
@@ -274,10 +266,7 @@ class BucketQueue:
         """
         self._jobs.append((name, job))
         self.added += 1
-        if self._helper is None:
-            self._go_on()
-        else:
-            self._awake.set()
+        self._awake.set()
         return self.added
 
     def is_done(self, number: int) -> bool:
@@ -286,9 +275,8 @@ class BucketQueue:
 
     def wait_for(self, number: int) -> None:
         """Return when the job with this number is done; raise the error of one that failed."""
-        if self._helper is not None:
-            with self._lock:
-                self._awake.clear()
+        with self._lock:
+            self._awake.clear()
         if self._error is not None:
             error, self._error = self._error, None
             raise error

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labkit.nn import Model, lenet5, mlp, mnist_cnn, ops, vgg11
+from labkit.nn import Model, lenet5, mlp, mnist_cnn, vgg11
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -46,15 +46,6 @@ THEIRS: dict[str, Callable[..., Any]] = {
     "AvgPool": lambda x: F.avg_pool2d(x, 2),
     "MaxPool": lambda x: F.max_pool2d(x, 2),
 }
-
-
-def test_ties_in_max_pooling_are_broken_as_in_pytorch(dtype: type[np.floating]) -> None:
-    x = np.random.default_rng(0).integers(0, 2, (3, 4, 6, 6)).astype(dtype)
-    y = ops.maxpool(x, 2)
-    dy = np.random.default_rng(1).normal(size=y.shape).astype(dtype)
-    theirs = tensor(x)
-    F.max_pool2d(theirs, 2).backward(torch.tensor(dy))
-    assert_close(ops.maxpool_backward(dy, x, y, 2), theirs.grad, "dx")
 
 
 def theirs_of(model: Model) -> Callable[[Any, dict[str, Any]], Any]:
