@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 
 from labkit.comm import Averaging
@@ -46,6 +47,8 @@ def check_losses_gradients_and_contributions_are_those_of_the_shards(comm: MPI.I
     mine = shards[comm.rank]
     batches = Batches(comm, data.x_train[mine], data.y_train[mine])
     own_rows = train(comm, linear_regression(), batches, callbacks=[Contributions()], **SETTINGS)
+    first, second = train(comm, linear_regression(), batches, epochs=2, lr=1e-9, callbacks=[Contributions()])
+    assert first.gradient_mean == pytest.approx(second.gradient_mean, rel=1e-4)
     rows = gather(comm, own_rows)
     if comm.rank:
         assert rows == []
