@@ -110,7 +110,7 @@ def save_measurements(
     """
     save_record(directory, model, rows, run)
     table, names = iterations(steps, run["ranks"]).ravel(), COLUMNS.names or ()
-    formats = ["%d" if COLUMNS[name].kind == "i" else "%.17g" for name in names]
+    formats = ["%d" if COLUMNS[name].kind == "i" else "%.9g" for name in names]
     with atomic_write(directory / "iterations.csv") as out:
         np.savetxt(out, table, formats, ",", header=",".join(names), comments="")
     save_trace(directory / "trace.json", steps, run)
