@@ -16,6 +16,7 @@ import pytest
 
 from labkit import __version__
 from labkit.cli.course import folders
+from labkit.files import ORIGINALS
 from tests.cluster.lab_session import Server
 from tests.cluster_fixtures import DEADLINE_S, World
 from tests.conftest import run_notebook, run_python
@@ -60,7 +61,7 @@ def test_copies_made_from_the_wheel_are_those_made_from_the_clone(wheel: Path, t
     assert [path.name for path in carried] == NOTEBOOKS
     copies = [
         folders.contents(originals, lambda notebook: None)
-        for originals in (carried, sorted(folders.ORIGINALS.glob("*.ipynb")))
+        for originals in (carried, sorted(ORIGINALS.glob("*.ipynb")))
     ]
     assert copies[0].keys() == copies[1].keys()
     assert [str(place) for place in copies[0] if copies[0][place] != copies[1][place]] == []

@@ -23,6 +23,7 @@ from labkit.cli.course import RECORD
 from labkit.cli.inputs import MOST_RANKS, InputError, Place, Whole, one_line
 from labkit.cli.ranks import HOSTS, hosts_option, ignore_signals, stop_at_signals
 from labkit.cluster import PROFILE, RANKS
+from labkit.files import ORIGINALS
 
 START_S = 60.0  # how long JupyterLab may take to answer
 POLL_S = 0.1  # until JupyterLab answers
@@ -208,7 +209,7 @@ def _prepare_elsewhere(folder: Path) -> None:
 
 def _prepare(folder: Path) -> None:
     """Update the student's copies of the notebooks; raise InputError if the folder has no notebooks."""
-    from labkit.cli.course.folders import ORIGINALS, update  # noqa: PLC0415
+    from labkit.cli.course.folders import update  # noqa: PLC0415
 
     if folder == COPIES:
         try:

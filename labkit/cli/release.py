@@ -80,11 +80,12 @@ def copies_in(
     """
     from labkit.cli.course import copies, folders
     from labkit.exercises import catalogue
+    from labkit.files import ORIGINALS
 
     target = folder / "source" if nbgrader else folder
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{target} exists and is not an empty folder; choose another one.")
-    originals, exercises = sorted(folders.ORIGINALS.glob("*.ipynb")), catalogue.exercises()
+    originals, exercises = sorted(ORIGINALS.glob("*.ipynb")), catalogue.exercises()
     with one_line(copies.CopyError), folders.whole(folder) as part:
         files = folders.contents(
             originals, lambda notebook: change(notebook, exercises), of_their_own=nbgrader

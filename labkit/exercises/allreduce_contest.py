@@ -193,9 +193,7 @@ def judged(file: Path, p: int) -> Schedule:
 
         entry.__name__ = names[-1]
         cases = [Case(f"p = {p}", ((p,),))]
-        exercise = Exercise(
-            entry, "", lambda: cases, (), digest=rounds_as_list, prelude=PRELUDE, deadline_s=5.0
-        )
+        exercise = Exercise(entry, lambda: cases, (), digest=rounds_as_list, prelude=PRELUDE, deadline_s=5.0)
         with scratch_folder() as folder, Job(folder, exercise, cases) as job:
             (done,) = job.run([text], [0])
         if found := failures.finding(done, text, exercise, cases):

@@ -8,12 +8,18 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
+import json
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from hashlib import sha256
 from typing import Any, NamedTuple
+
+from labkit.files import ORIGINALS
+
+HEADING = re.compile(r"^### Exercise \S+ · (.+)\n(★+)☆* .*?(\d+) minutes", re.MULTILINE)
 
 
 class Case(NamedTuple):
@@ -71,6 +77,7 @@ class Verdict:
     printed: str = ""
 
 
+Look = Callable[[Case, Sequence[Outcome]], Iterable[str]]
 MPI: Any = None  # stands for mpi4py's, which a prelude imports: a notebook's kernel must not load it
 Code = str | Mapping[str, str]  # the text of a cell, or what is replaced in the reference's text, and by what
 CAUGHT = "…"  # stands before words of a finding that the check makes without knowing the mistake
@@ -91,8 +98,7 @@ class Exercise:
     `expected(case)` returns the right result of each rank: by labkit's own function, or on one rank with all
     data. Without it, what the reference returns is right; the reference then needs no ranks. If `result_in`
     is a number, the result is not what the function returns, but what it leaves in the argument of that
-    number. If it is a tuple of numbers, so is the result; None in it stands for what the function returns. If
-    `many_are_right` (for example for schedules), nothing is expected: `look` alone judges.
+    number. If it is a tuple of numbers, so is the result; None in it stands for what the function returns.
     `digest(result)`, if given, turns a result that cannot be sent to another process into one that can, in
     the process that made it: `list` for a generator.
 
@@ -105,7 +111,8 @@ class Exercise:
     check does not run such a mistake; `make exercises` does.
 
     `look(case, outcomes)` yields findings that results do not show, such as traffic; `check` prints one.
-    It is called only if all results are right.
+    It is called only if all results are right. With `look` and without `expected`, many results are right,
+    for example schedules, and `look` alone judges.
 
     `forbidden` holds methods of the communicator that would do the exercise by themselves. `may_change` holds
     the numbers of arguments that the function may change, besides `result_in`.
@@ -117,15 +124,11 @@ class Exercise:
     """
 
     reference: Callable[..., Any]
-    title: str
     cases: Callable[[], Iterable[Case]]
     hints: tuple[str, ...]
-    difficulty: int = 2  # 1 (a formula to type) … 5 (an idea to find)
-    minutes: int = 10
     expected: Callable[[Case], Sequence[Any]] | None = None
-    many_are_right: bool = False
     mistakes: Mapping[str, Code] = field(default_factory=dict)
-    look: Callable[[Case, Sequence[Outcome]], Iterator[str]] = lambda case, outcomes: iter(())
+    look: Look | None = None
     result_in: int | tuple[int | None, ...] | None = None
     forbidden: tuple[str, ...] = ()
     may_change: tuple[int, ...] = ()
@@ -153,6 +156,26 @@ class Exercise:
     def notebook(self) -> str:
         """Return the notebook's number, in its file's name as in that of the exercises: "05", "07b"."""
         return self.reference.__module__.partition(".nb")[2]
+
+    @property
+    def many_are_right(self) -> bool:
+        """Return whether `look` alone judges."""
+        return self.expected is None and self.look is not None
+
+    @property
+    def title(self) -> str:
+        """Return the title in the notebook's heading."""
+        return headings(self.notebook)[self.name].title
+
+    @property
+    def difficulty(self) -> int:
+        """Return the stars below the heading: 1 (a formula to type) … 5 (an idea to find)."""
+        return headings(self.notebook)[self.name].difficulty
+
+    @property
+    def minutes(self) -> int:
+        """Return the minutes below the heading."""
+        return headings(self.notebook)[self.name].minutes
 
     @property
     def points(self) -> int:
@@ -204,6 +227,28 @@ class Exercise:
     def recognised(self) -> list[str]:
         """Return the sentences of the mistakes that the check recognises by their results."""
         return [finding for finding in self.mistakes if not finding.startswith(CAUGHT)]
+
+
+class Heading(NamedTuple):
+    """What a notebook says above an exercise."""
+
+    title: str
+    difficulty: int
+    minutes: int
+
+
+@cache
+def headings(notebook: str) -> dict[str, Heading]:
+    """Return the headings of a notebook's exercises by the name of the function to write."""
+    (path,) = ORIGINALS.glob(f"{notebook}_*.ipynb")
+    found: dict[str, Heading] = {}
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        if match := HEADING.search(text):
+            heading = Heading(match[1], len(match[2]), int(match[3]))
+        elif "exercise" in cell["metadata"].get("tags", ()):
+            found[re.findall(r"^def (\w+)", text, re.MULTILINE)[-1]] = heading
+    return found
 
 
 def is_stub(text: str, name: str) -> bool:

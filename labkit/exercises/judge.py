@@ -112,7 +112,7 @@ class Judge:
             if changed := self._changed(case, by_rank):
                 return f"with {case.label}: {changed}"
         for number, (case, by_rank) in enumerate(zip(self.cases, outcomes, strict=True)):
-            if seen := next(exercise.look(case, by_rank), None):
+            if exercise.look is not None and (seen := next(iter(exercise.look(case, by_rank)), None)):
                 known = ""
                 if exercise.many_are_right:  # so the result may be that of a known mistake
                     known = self._recognised(outcomes, {number: ([None] * case.ranks, [seen])})

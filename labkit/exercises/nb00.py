@@ -35,9 +35,6 @@ def my_items(n, rank, size):
 
 MY_ITEMS = Exercise(
     reference=my_items,
-    title="Which items are mine?",
-    difficulty=1,
-    minutes=5,
     cases=calls_by_rank(my_items, (5, 1), (5, 2), (8, 3), (10, 4), (2, 4), (0, 3), (30, 7)),
     mistakes={
         "the step is 4 for any number of ranks; use `size`": {
@@ -52,9 +49,6 @@ def my_items(n, rank, size):
 """,
         "the last item is on no rank: range(…, n, …) already leaves out n": {
             "range(rank, n,": "range(rank, n - 1,"
-        },
-        "the items start at 1; start at 0, as range(n) does": {
-            "list(range(rank, n, size))": "[k for k in range(1, n + 1) if (k - 1) % size == rank]"
         },
     },
     hints=(
@@ -90,7 +84,6 @@ def _shift_traffic(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 SHIFT_RIGHT = Exercise(
     reference=shift_right,
-    title="A neighbour exchange that cannot deadlock",
     cases=on_ranks(SIZES, lambda rank, p, n: (_row(rank, n),)),
     expected=lambda case: [case.arguments[rank - 1][0] for rank in range(case.ranks)],
     mistakes={
@@ -147,7 +140,6 @@ def _broadcast_traffic(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]
 
 BROADCAST = Exercise(
     reference=broadcast,
-    title="Broadcast by hand",
     cases=on_ranks(SIZES, lambda rank, p, n: (_row(rank, n), max(0, p - 2))),
     expected=lambda case: [case.arguments[root][0] for _, root in case.arguments],
     result_in=0,
@@ -216,7 +208,6 @@ def _line(case: Case) -> Sequence[Any]:
 
 FIT_LINE = Exercise(
     reference=fit_line,
-    title="The training loop",
     prelude=f"import numpy as np\nfrom mpi4py import MPI\n\n\n{inspect.getsource(gradient_sum)}",
     cases=_line_cases,
     expected=_line,
@@ -301,9 +292,6 @@ def _missing(case: Case) -> Sequence[Any]:
 
 MISSING_RANKS = Exercise(
     reference=missing_ranks,
-    title="Read a hang report",
-    difficulty=3,
-    minutes=15,
     cases=_report_cases,
     expected=_missing,
     mistakes={

@@ -86,9 +86,6 @@ def im2col(x, k, stride, pad):
 
 IM2COL = Exercise(
     reference=im2col,
-    title="The windows of an image as a matrix",
-    difficulty=3,
-    minutes=15,
     cases=_conv_cases("x k"),
     mistakes={
         "each row holds channel after channel. w has the order kernel row, kernel column, channel": {
@@ -110,9 +107,6 @@ IM2COL = Exercise(
             "j + stride * width : stride": "j + width",
         },
         "the last windows are missing: there are (H + 2 pad - k) // stride + 1 rows of them": {" + 1": ""},
-        "the windows come column after column: go through each row of the image first": {
-            "return rows.": "return rows.transpose(0, 2, 1, 3, 4, 5)."
-        },
         "kernel row and kernel column are exchanged within each window": {"i, j": "j, i"},
         "… float64, expected float32": {", x.dtype)": ")"},
     },
@@ -140,7 +134,6 @@ def conv_forward(x, w, b, stride, pad):
 
 CONV_FORWARD = Exercise(
     reference=conv_forward,
-    title="Convolution as one matrix product",
     cases=_conv_cases("x w b"),
     expected=lambda case: [ops.conv2d(*case.arguments[0])],
     mistakes={
@@ -189,9 +182,6 @@ def conv_backward(dy, x, w, stride, pad):
 
 CONV_BACKWARD = Exercise(
     reference=conv_backward,
-    title="The backward pass of a convolution",
-    difficulty=4,
-    minutes=25,
     cases=_conv_cases("dy x w"),
     expected=lambda case: [ops.conv2d_backward(*case.arguments[0])],
     mistakes={
@@ -254,14 +244,10 @@ def _pooled(case: Case) -> Sequence[Any]:
 
 MAX_POOL = Exercise(
     reference=max_pool,
-    title="Max pooling, and where its gradient goes",
-    difficulty=3,
-    minutes=20,
     cases=_images,
     expected=_pooled,
     mistakes={
         "y is the average of each window": {"return y": "return windows.mean(axis=(3, 5))"},
-        "y is the first entry of each window": {"return y": "return windows[:, :, :, 0, :, 0]"},
         "y: the maximum starts from 0, so a window of negative numbers gives 0": {
             "return y": "return np.maximum(y, 0)"
         },
@@ -285,9 +271,6 @@ MAX_POOL = Exercise(
             "    inside /= equal.repeat(k, axis=2).repeat(k, axis=3)\n    return",
         },
         "slope: of equal entries the last gets 1: the first should": {"in range(k)": "in reversed(range(k))"},
-        "slope: every entry gets its share, as in average pooling: only the largest gets it": {
-            "= found": "= 1 / k**2"
-        },
         "slope: every entry gets 1: only the largest should": {"= found": "= 1"},
         "slope has the shape of the windows only: rows and columns outside of them get 0": {
             "np.zeros_like(x)": "np.zeros_like(x[:, :, : height * k, : width * k])"
@@ -329,7 +312,6 @@ SHIFTED = "mean, var = mean[:, None, None], var[:, None, None]"
 OVER = "mean, var = x.mean(axis={0}, keepdims=True), x.var(axis={0}, keepdims=True)"
 BATCH_NORM = Exercise(
     reference=batch_norm,
-    title="Batch norm",
     cases=_norm_cases(with_dy=False),
     expected=_normalised,
     result_in=(None, 3, 4),
@@ -375,9 +357,6 @@ def batch_norm_backward(dy, x, gamma):
 
 BATCH_NORM_BACKWARD = Exercise(
     reference=batch_norm_backward,
-    title="The backward pass of batch norm",
-    difficulty=4,
-    minutes=15,
     cases=_norm_cases(with_dy=True),
     expected=lambda case: [
         ops.batch_norm_backward(dy, x, gamma, *ops.batch_statistics(x)) for dy, x, gamma in case.arguments
@@ -452,9 +431,6 @@ def _look_at_calls(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 GLOBAL_STATISTICS = Exercise(
     reference=global_statistics,
-    title="Statistics of the global batch",
-    difficulty=3,
-    minutes=15,
     cases=_statistics_cases,
     look=_look_at_calls,
     expected=_over_all,

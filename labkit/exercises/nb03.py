@@ -13,9 +13,8 @@ from labkit.exercises.cases import calls, calls_by_rank, collectives_with
 from labkit.exercises.exercise import MPI, Case, Exercise
 from mpiwatch.report import counted
 
+
 # Exercise 3.1
-
-
 def shard_bounds(n, size):
     """Return the bounds of all shards: rank r holds samples bounds[r] … bounds[r + 1] - 1.
 
@@ -28,7 +27,6 @@ def shard_bounds(n, size):
 
 SHARD_BOUNDS = Exercise(
     reference=shard_bounds,
-    title="Cut n samples into p shards",
     cases=calls(shard_bounds, (4, 2), (3, 1), (11, 4), (10, 3), (5, 5), (2, 4), (1438, 4), (1000, 7)),
     mistakes={
         "every shard has n // size samples, so the last n % size samples are on no rank": {
@@ -71,7 +69,6 @@ def shuffled_shard(n, rank, size, seed, epoch, pad=False):
 
 SHUFFLED_SHARD = Exercise(
     reference=shuffled_shard,
-    title="A shuffle that all ranks agree on",
     cases=calls_by_rank(
         shuffled_shard,
         *(
@@ -127,9 +124,6 @@ def block_shuffled_shard(n, block, rank, size, seed, epoch):
 
 BLOCK_SHUFFLED_SHARD = Exercise(
     reference=block_shuffled_shard,
-    title="Shuffle blocks, not samples",
-    difficulty=3,
-    minutes=15,
     cases=calls_by_rank(
         block_shuffled_shard,
         (4, 2, 1, 3, 1),
@@ -183,9 +177,6 @@ def step_bounds(n, batch, rank, size):
 
 STEP_BOUNDS = Exercise(
     reference=step_bounds,
-    title="This rank's part of each global batch",
-    difficulty=3,
-    minutes=15,
     cases=calls_by_rank(step_bounds, (4, 2, 1), (12, 4, 2), (10, 4, 3), (11, 8, 4), (9, 2, 4), (23, 6, 4)),
     mistakes={
         "batch // size samples per step only works if the number of ranks divides the global batch; "
@@ -234,7 +225,6 @@ def stratified_shard(labels, rank, size, seed, epoch):
 
 STRATIFIED_SHARD = Exercise(
     reference=stratified_shard,
-    title="Every label on every rank",
     cases=calls_by_rank(
         stratified_shard,
         *(
@@ -314,9 +304,6 @@ def _accuracy(case: Case) -> Sequence[Any]:
 DIVIDED = "np.divide(correct, held, out=np.full(classes, np.nan), where=held > 0)"
 ACCURACY_BY_LABEL = Exercise(
     reference=accuracy_by_label,
-    title="The accuracy of each label, over all ranks",
-    difficulty=3,
-    minutes=15,
     cases=_accuracy_cases,
     expected=_accuracy,
     mistakes={

@@ -97,7 +97,6 @@ def look_allgather(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 AVERAGE_BY_ALLGATHER = Exercise(
     reference=average_by_allgather,
-    title="Average by all-gather",
     cases=AVERAGES,
     expected=weighted_mean,
     mistakes={
@@ -163,7 +162,6 @@ def look_root(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 AVERAGE_BY_ROOT = Exercise(
     reference=average_by_root,
-    title="Average through a root",
     cases=AVERAGES,
     expected=weighted_mean,
     mistakes={
@@ -242,9 +240,6 @@ def look_tree(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 AVERAGE_BY_TREE = Exercise(
     reference=average_by_tree,
-    title="Average along a tree, for any number of ranks",
-    difficulty=3,
-    minutes=20,
     cases=AVERAGES,
     expected=weighted_mean,
     mistakes={
@@ -290,8 +285,6 @@ def average_by_reduce(comm, gradient, weight):
 
 AVERAGE_BY_REDUCE = Exercise(
     reference=average_by_reduce,
-    title="Let MPI add up on the way",
-    minutes=5,
     cases=AVERAGES,
     expected=weighted_mean,
     mistakes={
@@ -359,9 +352,6 @@ def fit_cases() -> Iterator[Case]:
 TERMS = "1 / seconds, nbytes / seconds"
 FIT_TWO_SEGMENTS = Exercise(
     reference=fit_two_segments,
-    title="Fit two segments to your measurements",
-    difficulty=3,
-    minutes=15,
     cases=fit_cases,
     mistakes={
         "the pairs are in the wrong order: alpha first, then beta": {"tuple(pair)": "tuple(pair[::-1])"},
@@ -376,11 +366,6 @@ FIT_TWO_SEGMENTS = Exercise(
         "its weights itself)": {
             TERMS: "seconds**-0.5, nbytes * seconds**-0.5",
             "np.ones(len(seconds))": "seconds**0.5",
-        },
-        "only the first and the last measurement of a segment count: use all of them": {
-            "np.linalg.lstsq(terms[part], ones[part])[0]": (
-                "np.linalg.solve(terms[part][[0, -1]], ones[part][[0, -1]])"
-            )
         },
         "both pairs are fitted to all measurements: fit each to its own segment": {
             "lstsq(terms[part], ones[part])": "lstsq(terms, ones)"
@@ -443,9 +428,6 @@ def trimmed(case: Case) -> Sequence[Any]:
 MEAN_OF_KEPT = "rows[drop : len(rows) - drop].mean(axis=0)"
 AVERAGE_BY_GATHER = Exercise(
     reference=average_by_gather,
-    title="A trimmed mean by Gather and Scatter",
-    difficulty=3,
-    minutes=15,
     cases=rows_cases,
     expected=trimmed,
     mistakes={
@@ -468,11 +450,6 @@ AVERAGE_BY_GATHER = Exercise(
         "each worker gets a sorted row back instead of the mean: write the mean into all rows": {
             f"rows[:] = {MEAN_OF_KEPT}": f"mean = {MEAN_OF_KEPT}"
         },
-        "this is the trimmed mean over one rank's own workers: gather the rows of all ranks first": """
-def average_by_gather(comm, gradients, drop):
-    drop = min(drop, (len(gradients) - 1) // 2)
-    gradients[:] = np.sort(gradients, axis=0)[drop : len(gradients) - drop].mean(axis=0)
-""",
     },
     hints=(
         "Rank 0 needs an array of all workers' rows, shape (p · k, n). The other ranks pass None in its "

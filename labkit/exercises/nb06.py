@@ -18,9 +18,8 @@ from labkit.exercises.compare import kind
 from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 from mpiwatch.report import counted
 
+
 # Exercise 6.1
-
-
 def sent_by_rank(p, n, rank):
     """Return the bytes that this rank sends, as {"root": …, "allgather": …, "ring": …}: whole numbers."""
     to_others = (p - 1) * n
@@ -43,7 +42,6 @@ def sent_by_schedules(case: Case) -> Sequence[dict[str, int]]:
 
 SENT_BY_RANK = Exercise(
     reference=sent_by_rank,
-    title="What goes through the slow link",
     cases=calls(sent_by_rank, *((p, 48 * p, rank) for p in (2, 3, 1, 4, 7) for rank in range(p))),
     expected=sent_by_schedules,
     mistakes={
@@ -113,9 +111,6 @@ def diagnosis_cases() -> Iterator[Case]:
 
 DIAGNOSE = Exercise(
     reference=diagnose,
-    title="Straggler or slow link?",
-    difficulty=3,
-    minutes=20,
     cases=diagnosis_cases,
     mistakes={
         "the first step alone decides; take the median over the steps": {
@@ -145,12 +140,6 @@ DIAGNOSE = Exercise(
         "all ranks' transfers count alike in the mean: take the median of the ranks, which one rank cannot "
         "move": {"np.median(transfer_s)": "np.median(transfer_s, axis=0).mean()"},
         "equal ranks get a bottleneck; a loss of up to 20 % of a healthy step is none": {"0.2 *": "0 *"},
-        "the transfers are not looked at: compare them with expected_s": {
-            "np.median(transfer_s) - expected_s": "0"
-        },
-        "the compute times are not looked at: compare the longest with the median": {
-            "compute.max() - np.median(compute)": "0"
-        },
     },
     hints=(
         "Take medians over the steps first, so that a single pause does not decide the result.",
@@ -268,13 +257,9 @@ def fault_of_times(p: int, outcomes: Sequence[Outcome], turns: Sequence[Turns]) 
 NOTE_THE_TIME = "seconds[a, b] = seconds[b, a] = perf_counter() - start"
 TIME_PAIRS = Exercise(
     reference=time_pairs,
-    title="Time every pair of ranks",
-    difficulty=4,
-    minutes=20,
     cases=lambda: [
         Case(f"{p} ranks, a slow link at rank {slow}", ((NBYTES,),) * p) for p, slow in SLOW_RANK.items()
     ],
-    many_are_right=True,
     look=look_at_pairs,
     mistakes={
         "… sum the matrices over the ranks": {"comm.allreduce(seconds)": "seconds"},
@@ -341,7 +326,6 @@ def link_cases() -> Iterator[Case]:
 
 SLOW_LINKS = Exercise(
     reference=slow_links,
-    title="Which link is slow?",
     cases=link_cases,
     mistakes={
         "a pair is slow only if it takes more than twice as long as the fastest": {
@@ -395,8 +379,6 @@ def time_to_loss(times, losses, target):
 
 TIME_TO_LOSS = Exercise(
     reference=time_to_loss,
-    title="The time to a loss",
-    minutes=5,
     cases=named(
         {
             label: (np.array([0.5, 1.0, 2.0, 3.5, 4.0]), np.array(losses), 1.0)
@@ -456,7 +438,6 @@ def sizes_by_speed(n, speeds):
 GIVE_THE_REST = '    sizes[np.argsort(sizes - exact, kind="stable")[:rest]] += 1\n'
 SIZES_BY_SPEED = Exercise(
     reference=sizes_by_speed,
-    title="Shards by speed",
     cases=calls(
         sizes_by_speed,
         *(
@@ -482,9 +463,6 @@ SIZES_BY_SPEED = Exercise(
         },
         "all samples that are left over go to the last rank; they belong to the largest remainders": {
             GIVE_THE_REST: "    sizes[-1] += rest\n"
-        },
-        "all samples that are left over go to the fastest rank; they belong to the largest remainders": {
-            GIVE_THE_REST: "    sizes[np.argmax(speeds)] += rest\n"
         },
         "the slowest rank gets most: these are speeds, in samples per second, not times": {
             "np.asarray(speeds) / np.sum(speeds)": "(1 / speeds) / np.sum(1 / speeds)"
@@ -535,9 +513,6 @@ def epoch_in_one_process(case: Case) -> Sequence[np.ndarray]:
 
 LOCAL_SGD_EPOCH = Exercise(
     reference=local_sgd_epoch,
-    title="Local SGD",
-    difficulty=3,
-    minutes=20,
     cases=epoch_cases,
     expected=epoch_in_one_process,
     mistakes={

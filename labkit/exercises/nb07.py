@@ -15,9 +15,8 @@ from labkit.exercises.cases import SMALL_OBJECTS, calls, moved, named, normal, o
 from labkit.exercises.compare import difference
 from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 
+
 # Exercise 7.1
-
-
 def completed(sizes, seconds):
     """Return pairs (start, t): t seconds after the backward pass began, grads[start:] is complete.
 
@@ -36,7 +35,6 @@ def completed(sizes, seconds):
 
 COMPLETED = Exercise(
     reference=completed,
-    title="When is the gradient complete?",
     cases=named(
         {
             "1 layer": ([6], [0.5]),
@@ -95,7 +93,6 @@ def exposed_seconds(computing, transfers):
 
 EXPOSED_SECONDS = Exercise(
     reference=exposed_seconds,
-    title="Exposed communication",
     cases=named(
         {
             "one transfer after the computation": ([(0.0, 4.0)], [(4.0, 7.0)]),
@@ -164,9 +161,6 @@ def plan_of_buckets(case: Case) -> Sequence[Any]:
 
 BUCKET_PLAN = Exercise(
     reference=bucket_plan,
-    title="The bucket plan",
-    difficulty=3,
-    minutes=15,
     cases=calls(
         bucket_plan,
         (1, 4, 4),
@@ -322,12 +316,8 @@ def faults_of_mean(got: Any, total: np.ndarray, p: int, name: str) -> Iterator[s
 
 AVERAGE_OVERLAPPED = Exercise(
     reference=average_overlapped,
-    title="Averaging during the backward pass",
-    difficulty=4,
-    minutes=20,
     cases=pass_cases,
     digest=wraps.with_notes,
-    many_are_right=True,
     mistakes={
         "… started after the backward pass": {
             "    backward(finished)": "    backward(lambda start: None)\n    finished(0)"
@@ -406,9 +396,6 @@ def look_at_bytes(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 SHARDED_STEP = Exercise(
     reference=sharded_step,
-    title="A sharded optimiser (ZeRO-1)",
-    difficulty=4,
-    minutes=25,
     cases=on_ranks(
         (
             (1, 3, "float32"),
@@ -467,7 +454,6 @@ SHARDED_STEP = Exercise(
 
 
 # Exercise 7.6
-
 SIZES = {"dense": 4, "conv4": 8, "conv3": 8, "conv2": 3, "conv1": 1}  # of the tensors, in bytes
 
 
@@ -491,7 +477,6 @@ def fusion_cycle(ready, nbytes, threshold):
 
 FUSION_CYCLE = Exercise(
     reference=fusion_cycle,
-    title="Horovod's coordinator",
     cases=named(
         {
             "2 ranks, one buffer": ([["dense", "conv1"]] * 2, SIZES, 8),

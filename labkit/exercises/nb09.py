@@ -38,8 +38,6 @@ def places(nodes):
 
 PLACES = Exercise(
     reference=places,
-    title="The local rank",
-    difficulty=1,
     cases=NODES,
     mistakes={
         "the nodes are numbered by the alphabet; number them as their names first appear": {
@@ -112,11 +110,7 @@ def look_at_the_script(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]
 
 JOB_SCRIPT = Exercise(
     reference=job_script,
-    title="The job script",
-    difficulty=4,
-    minutes=45,
     cases=lambda: [Case("this script", ((),))],
-    many_are_right=True,
     mistakes={
         "… --requeue": {"#SBATCH --requeue\n": ""},
         "… OMP_NUM_THREADS is not 1": {"export OMP_NUM_THREADS=1 ": "export "},
@@ -170,33 +164,25 @@ def wait_for_graph(ranks):
 def row(rank: int, activity: str, done: int, peer: int | None = None) -> dict[str, Any]:
     """Return the report's row of a rank that has made this many calls."""
     calls = [{"number": k + 1, "operation": "allreduce"} for k in range(done)]
-    message = {"operation": "Recv", "peer": peer, "tag": None} if activity == "WAITING_FOR_MESSAGE" else None
+    message = {"operation": "Recv", "peer": peer, "tag": None} if activity == RECEIVING else None
     return {"rank": rank, "activity": activity, "message": message, "calls": calls}
 
 
-def in_collective(rank: int, number: int) -> dict[str, Any]:
-    return row(rank, "WAITING_IN_COLLECTIVE", number)
-
-
-def receiving(rank: int, peer: int | None, done: int = 0) -> dict[str, Any]:
-    return row(rank, "WAITING_FOR_MESSAGE", done, peer)
-
-
+RECEIVING, JOINED = "WAITING_FOR_MESSAGE", "WAITING_IN_COLLECTIVE"
 WAIT_FOR_GRAPH = Exercise(
     reference=wait_for_graph,
-    title="Which rank waits for which?",
-    difficulty=3,
-    minutes=15,
     cases=named(
         {
-            "two ranks that receive from each other": ([receiving(0, 1), receiving(1, 0)],),
-            "a missing rank": ([in_collective(0, 2), row(1, "RETURNED", 1), in_collective(2, 2)],),
+            "two ranks that receive from each other": ([row(0, RECEIVING, 0, 1), row(1, RECEIVING, 0, 0)],),
+            "a missing rank": ([row(0, JOINED, 2), row(1, "RETURNED", 1), row(2, JOINED, 2)],),
             "a missing rank that has finished the same number of calls as the others before": (
-                [in_collective(0, 1), receiving(1, 2, done=1), in_collective(2, 1), in_collective(3, 1)],
+                [row(0, JOINED, 1), row(1, RECEIVING, 1, 2), row(2, JOINED, 1), row(3, JOINED, 1)],
             ),
-            "two collectives": ([in_collective(0, 3), in_collective(1, 2), in_collective(2, 3)],),
-            "a receive from any source": ([receiving(0, None), row(1, "EXITED", 4), in_collective(2, 5)],),
-            "a chain to a rank that computes": ([receiving(0, 2), row(1, "RUNNING", 0), receiving(2, 1)],),
+            "two collectives": ([row(0, JOINED, 3), row(1, JOINED, 2), row(2, JOINED, 3)],),
+            "a receive from any source": ([row(0, RECEIVING, 0), row(1, "EXITED", 4), row(2, JOINED, 5)],),
+            "a chain to a rank that computes": (
+                [row(0, RECEIVING, 0, 2), row(1, "RUNNING", 0), row(2, RECEIVING, 0, 1)],
+            ),
         }
     ),
     mistakes={
@@ -288,8 +274,6 @@ def look_at_the_neighbours(case: Case, outcomes: Sequence[Outcome]) -> Iterator[
 
 SPREAD = Exercise(
     reference=spread,
-    title="Repair the program",
-    difficulty=3,
     cases=wires,
     expected=lambda case: [spread_on_one_rank(*case.arguments[0])] * case.ranks,
     mistakes={
@@ -349,9 +333,6 @@ def modelled_step(case: Case) -> Sequence[float]:
 
 PREDICTED_STEP = Exercise(
     reference=predicted_step,
-    title="Predict the time of a step",
-    difficulty=3,
-    minutes=15,
     cases=calls(
         predicted_step,
         *(
@@ -407,7 +388,6 @@ def ring_order(nodes):
 
 RING_ORDER = Exercise(
     reference=ring_order,
-    title="The order of the ring",
     cases=NODES,
     mistakes={
         "this is each rank's position in the ring; expected the ranks in the order of the positions": {
@@ -422,12 +402,6 @@ RING_ORDER = Exercise(
         },
         "this visits all local ranks 0 first, then all 1: every message goes to another node": {
             "nodes.index": "nodes[:rank].count"
-        },
-        "the ranks of a node are in falling order": {
-            "nodes.index(nodes[rank])": "(nodes.index(nodes[rank]), -rank)"
-        },
-        "these are the nodes' names; expected the ranks' numbers": {
-            "range(len(nodes)), key=lambda rank: nodes.index(nodes[rank])": "nodes, key=nodes.index"
         },
     },
     hints=(

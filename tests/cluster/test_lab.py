@@ -14,10 +14,10 @@ import click
 import pexpect
 import pytest
 
-from labkit.cli.course.folders import ORIGINALS
 from labkit.cli.lab import JupyterLab, command, transport
 from labkit.cluster import PROFILE, RANKS
 from labkit.cluster.clusters import CHOSEN
+from labkit.files import ORIGINALS
 from tests.cluster.lab_session import Server, ServerKernel
 from tests.cluster_fixtures import DEADLINE_S, World, wait_until
 

@@ -28,10 +28,6 @@ from labkit.files import atomic_write, kept_beside, locked
 
 # An image begins with an exclamation mark.
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
-# The wheel carries the originals inside the package. In a clone they are beside it.
-PACKAGE = Path(labkit.__file__).resolve().parent
-ROOT = PACKAGE / "originals" if (PACKAGE / "originals").is_dir() else PACKAGE.parent
-ORIGINALS = ROOT / "notebooks"
 DOCUMENTS = ("docs", "examples", "labkit/reports/figures")  # beside the notebooks; copied if linked to
 
 
