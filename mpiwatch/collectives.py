@@ -133,7 +133,7 @@ class Channel:
         `operation`: the name of the method or schedule; `dtype`: NumPy's number of it; `reduction`: the
         identity of an `MPI.Op`. `depth`: frames between this one and the caller's; 0 if that is not known.
         """
-        frame = _getframe(depth) if depth else _caller()
+        frame = _getframe(depth) if depth else caller()
         word = self._note(operation, root, count, dtype, reduction, frame)
         watch = self.watch
         if self.waits:
@@ -263,7 +263,7 @@ class Channel:
         return next(map(Call.from_buffer_copy, found), None)
 
 
-def _caller() -> FrameType:
+def caller() -> FrameType:
     """Return the frame that has called a wrapper's method."""
     frame, wrappers = _getframe(2), tuple(mpiwatch.wrappers)
     while frame.f_back and frame.f_globals.get("__name__", "").startswith(wrappers):

@@ -45,7 +45,7 @@ from mpiwatch.report import (
     ranks_phrase,
 )
 from mpiwatch.snapshot import line_of
-from mpiwatch.waiting import Over, Waiting, Watch, wait_until, world_ranks
+from mpiwatch.waiting import SPIN_S, Over, Waiting, Watch, wait_until, world_ranks
 from mpiwatch.wrapper import (
     REPLACED,
     LikeMpi4py,
@@ -537,7 +537,9 @@ poll_in_python(PolledRequest, RawRequest)
 like(PolledPrequest, RawPrequest)
 
 
-def wait_for(is_done: Over, requests: Sequence[MPI.Request], needs_all: bool = True) -> None:
+def wait_for(
+    is_done: Over, requests: Sequence[MPI.Request], needs_all: bool = True, spin_s: float = SPIN_S
+) -> None:
     """Return when `is_done()`; raise HangError if the requests cannot complete.
 
     `needs_all`: whether the wait is for all of them, or for any. An error cancels the receives: they would
@@ -549,7 +551,7 @@ def wait_for(is_done: Over, requests: Sequence[MPI.Request], needs_all: bool = T
         return None if watch is None else RequestWait(watch, requests, needs_all)
 
     try:
-        wait_until(is_done, describe)
+        wait_until(is_done, describe, spin_s)
     except BaseException:
         for request in requests:
             made = made_by(request)

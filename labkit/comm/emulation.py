@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter, sleep
 from typing import Any, Literal
 
@@ -26,6 +27,8 @@ from mpi4py import MPI
 from labkit.comm.clock import offset
 from labkit.comm.counting import LIBRARY, SENDING, wrap
 from labkit.units import format_bandwidth, format_time, parse_bandwidth, parse_time
+from mpiwatch.collectives import caller
+from mpiwatch.messages import SPIN_IN_SCHEDULE_S, wait_for
 from mpiwatch.waiting import raise_together, yield_core
 from mpiwatch.wrapper import CommWrapper, is_in_place, nbytes
 
@@ -132,8 +135,7 @@ class EmulatedComm(CommWrapper):
         """Wait, asleep, until all ranks have called this. Takes no emulated time."""
         self._ports.catch_up()
         request = super().Ibarrier()
-        while not request.Test():
-            sleep(POLL_S)
+        _wait_asleep(request.Test, request)
 
     def _seconds(self, name: str, given: dict[str, Any]) -> float:
         """Return how long a collective with these arguments takes from when all ranks have called it."""
@@ -176,14 +178,15 @@ class EmulatedRequest(MPI.Request):
         self, request: MPI.Request, ports: Ports, source: int = -1, tag: int = -1, due: float = math.inf
     ) -> None:
         self.ports, self.source, self.tag, self.due = ports, source, tag, due
+        if made := getattr(request, "made", None):  # a hang report names the line outside this package
+            frame = caller()
+            self.made = *made[:-2], frame.f_code, frame.f_lasti
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait, asleep, until the message completes."""
-        while not self.has_due_time():
-            sleep(POLL_S)
+        _wait_asleep(self.has_due_time, self)
         self.ports.sleep_until(self.due)
-        while not super().Test(status):
-            sleep(POLL_S)
+        _wait_asleep(partial(super().Test, status), self)
         return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
@@ -217,6 +220,18 @@ class EmulatedRequest(MPI.Request):
         """Cancel a receive that no message has matched."""
         super().Cancel()
         self.has_arrived()
+
+
+def _wait_asleep(is_done: Callable[[], bool], request: MPI.Request) -> None:
+    """Return when `is_done()`; raise HangError, in a watched process, if the request cannot complete."""
+
+    def is_done_now() -> bool:
+        if is_done():
+            return True
+        sleep(POLL_S)
+        return False
+
+    wait_for(is_done_now, [request], spin_s=SPIN_IN_SCHEDULE_S)
 
 
 class Ports:

@@ -41,7 +41,8 @@ class Case(NamedTuple):
 class Call(NamedTuple):
     """A call of a communicator's method: the bytes of its smallest and largest array, or of its object.
 
-    `peer`: of a message, the other rank. `at_s` is a time.
+    `peer`: of a message, the other rank in the world. `at_s` is a time, `ranks` the number of the
+    communicator's ranks.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Call(NamedTuple):
     most: int = 0
     peer: int = -1
     at_s: float = 0.0
+    ranks: int = 0
 
 
 class Outcome(NamedTuple):

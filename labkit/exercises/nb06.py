@@ -178,7 +178,7 @@ LEAST, MOST = 0.9, 1.5  # times the time of the emulated link, and times what th
 
 
 MESSAGES = "Send", "Isend", "Ssend", "Sendrecv", "Recv", "Irecv"
-COLLECTIVES_AND_BARRIERS = *COLLECTIVES, "Barrier", "Ibarrier", "barrier"
+OF_ALL_RANKS = *COLLECTIVES, "Barrier", "Ibarrier", "barrier", "Split"
 Turns = list[tuple[set[int], float]]  # between two collectives: to which ranks this one sends; seconds
 
 
@@ -186,10 +186,11 @@ def turns_of(outcome: Outcome) -> Turns:
     """Return what a rank does between its collectives; a turn ends when the rank calls the next one."""
     turns, times = [(set[int](), 0.0)], list[float]()
     for call in outcome.calls:
-        if call.name in MESSAGES or (times and call.name in COLLECTIVES_AND_BARRIERS):
+        is_of_all = call.name in OF_ALL_RANKS and call.ranks == len(outcome.sent)
+        if call.name in MESSAGES or (times and is_of_all):
             times.append(call.at_s)
             turns[-1] = turns[-1][0] | ({call.peer} if "end" in call.name else set()), times[-1] - times[0]
-        if call.name in COLLECTIVES_AND_BARRIERS:
+        if is_of_all:
             turns.append((set(), 0.0))
             times.clear()
     return turns
@@ -279,6 +280,11 @@ TIME_PAIRS = Exercise(
             )
         },
         "… the link needs": {"perf_counter() - start": "0.02"},
+        "… is waiting for its Irecv": {
+            "                comm.Send(buffer, b)\n                comm.Recv(buffer, b)\n": (
+                "                comm.Recv(buffer, b)\n                comm.Send(buffer, b)\n"
+            )
+        },
         "… use `Send` and `Recv`": {"comm.Send(": "comm.send(", "comm.Recv(buffer, ": "comm.recv(source="},
     },
     hints=(

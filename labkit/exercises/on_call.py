@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import combinations
@@ -237,31 +237,31 @@ class Cause(NamedTuple):
 
     text: str
     weight: int
-    makes: frozenset[str]
-    may_make: frozenset[str] = frozenset()
+    makes: Set[str]
+    may_make: Set[str] = frozenset()
     is_on_a_rank: bool = True
 
 
-def _cause(text: str, weight: int, makes: str, may_make: str = "", *, is_on_a_rank: bool = True) -> Cause:
-    return Cause(text, weight, frozenset(makes.split()), frozenset(may_make.split()), is_on_a_rank)
-
-
 CAUSES = {
-    "slow rank": _cause("a rank computes three times as long", 3, "compute"),
-    "slow link": _cause("a rank's link is eight times slower", 2, "link"),
-    "blas threads": _cause("a rank computes with more BLAS threads than the others", 3, "threads", "compute"),
-    "last bucket": _cause("the last bucket is too large", 1, "last", is_on_a_rank=False),
-    "late average": _cause("ranks average after the update", 1, "mean differ state", is_on_a_rank=False),
-    "plain mean": _cause("the mean is unweighted, the shards are unequal", 3, "mean", is_on_a_rank=False),
-    "same shard": _cause("a rank reads the shard of another rank", 3, "samples"),
-    "other start": _cause("a rank starts with other weights", 2, "start differ state"),
-    "stale buffers": _cause("a rank keeps its old buffers", 1, "buffers state"),
-    "branch": _cause("a rank leaves the job in a branch, before a collective", 2, "hang"),
-    "skipped layer": _cause("a rank skips a layer in later steps", 1, "incomplete mismatch"),
-    "nan": _cause("a rank's gradient is not finite, because a sample is damaged", 2, "nan loss"),
-    "tags": _cause("a rank mixes up the tags of two messages", 1, "messages mean"),
-    "slow disk": _cause("a rank reads its data from a slow disk", 2, "load"),
-    "none": _cause("the job has no fault", 3, "", is_on_a_rank=False),
+    "slow rank": Cause("a rank computes three times as long", 3, {"compute"}),
+    "slow link": Cause("a rank's link is eight times slower", 2, {"link"}),
+    "blas threads": Cause(
+        "a rank computes with more BLAS threads than the others", 3, {"threads"}, {"compute"}
+    ),
+    "last bucket": Cause("the last bucket is too large", 1, {"last"}, is_on_a_rank=False),
+    "late average": Cause(
+        "ranks average after the update", 1, {"mean", "differ", "state"}, is_on_a_rank=False
+    ),
+    "plain mean": Cause("the mean is unweighted, the shards are unequal", 3, {"mean"}, is_on_a_rank=False),
+    "same shard": Cause("a rank reads the shard of another rank", 3, {"samples"}),
+    "other start": Cause("a rank starts with other weights", 2, {"start", "differ", "state"}),
+    "stale buffers": Cause("a rank keeps its old buffers", 1, {"buffers", "state"}),
+    "branch": Cause("a rank leaves the job in a branch, before a collective", 2, {"hang"}),
+    "skipped layer": Cause("a rank skips a layer in later steps", 1, {"incomplete", "mismatch"}),
+    "nan": Cause("a rank's gradient is not finite, because a sample is damaged", 2, {"nan", "loss"}),
+    "tags": Cause("a rank mixes up the tags of two messages", 1, {"messages", "mean"}),
+    "slow disk": Cause("a rank reads its data from a slow disk", 2, {"load"}),
+    "none": Cause("the job has no fault", 3, set(), is_on_a_rank=False),
 }
 
 
@@ -309,7 +309,7 @@ def drawn(seed: int, p: int, faults: int = 1) -> Setting:
 
 def made_by(causes: Iterable[str], experiment: str) -> tuple[set[str], set[str]]:
     """Return the words that an experiment must show for these causes together, and all that it may show."""
-    words, found = set(EXPERIMENTS[experiment].words), [CAUSES[cause] for cause in causes]
+    words, found = EXPERIMENTS[experiment].words.keys(), [CAUSES[cause] for cause in causes]
     sure = words & set().union(*(each.makes for each in found))
     return sure, sure | (words & set().union(*(each.may_make for each in found)))
 
@@ -335,12 +335,11 @@ def table() -> str:
 
 
 # What is still possible, and which experiment to buy next.
-Words = tuple[str, Collection[str]]  # an experiment, and the words that were read in it
+Words = Mapping[str, Set[str]]  # that were read, by experiment: the last reading of each counts
 
 
-def words_of(experiment: str, findings: Iterable[Finding]) -> Words:
-    """Return the words of an experiment's findings."""
-    return experiment, {finding.word for finding in findings}
+def words_of(findings: Iterable[Finding]) -> set[str]:
+    return {finding.word for finding in findings}
 
 
 @cache
@@ -365,19 +364,19 @@ def _can_be_told(one: Cause, other: Cause) -> bool:
     return not is_hidden and not is_mixed and len(both & set(EXPERIMENTS["run"].words)) < 2
 
 
-def explanations(faults: int, evidence: Sequence[Words] = ()) -> dict[tuple[str, ...], float]:
+def explanations(faults: int, read: Words | None = None) -> dict[tuple[str, ...], float]:
     """Return the causes, or pairs of causes, that are still possible, and how probable each is.
 
     The probabilities follow by Bayes' rule, but for a common factor: a weight times one half for each word
     that a cause may make, whether it was read or not.
     """
     left = {causes: float(weight) for causes, weight in _priors(faults).items()}
-    for name, words in dict(evidence).items():  # the last reading of an experiment counts
+    for name, words in (read or {}).items():
         left = {
             causes: mass / 2 ** len(possible - sure)
             for causes, mass in left.items()
             for sure, possible in [made_by(causes, name)]
-            if sure <= set(words) <= possible
+            if sure <= words <= possible
         }
     return left
 
@@ -395,8 +394,7 @@ def diagnosed(experiment: Callable[[str], set[Finding]], faults: int = 1) -> tup
     The next experiment is the one that excludes most for its price, whatever it reads. An exception that
     `experiment` raises, such as TooBusy, passes through.
     """
-    found: set[Finding] = set()
-    evidence = list[Words]()
+    found, read = set[Finding](), dict[str, set[str]]()
     left, left_s = explanations(faults), BUDGET_S[faults]
 
     def excluded(name: str) -> float:
@@ -415,14 +413,14 @@ def diagnosed(experiment: Callable[[str], set[Finding]], faults: int = 1) -> tup
 
     while left:
         able = [name for name in sorted(EXPERIMENTS) if EXPERIMENTS[name].price_s <= left_s]
-        name = max((each for each in able if each not in dict(evidence)), key=excluded, default="")
+        name = max((each for each in able if each not in read), key=excluded, default="")
         if not name or not excluded(name):
             break
-        read_now = experiment(name)
-        found |= read_now
+        findings = experiment(name)
+        found |= findings
         left_s -= EXPERIMENTS[name].price_s
-        evidence.append(words_of(name, read_now))
-        left = explanations(faults, evidence)
+        read[name] = words_of(findings)
+        left = explanations(faults, read)
     if len(left) != 1:
         return None
     (causes,) = left
@@ -531,23 +529,24 @@ def judged(
     faults, causes, lines = len(truth), tuple(fault.cause for fault in truth), list[str]()
     wrong = len(set(given) - set(causes))
     ranks = len([cause for cause, rank in truth if cause in given and given[cause] == rank])
-    left = explanations(faults, [words_of(each.experiment, each.findings) for each in evidence])
     found = [finding for each in evidence for finding in each.findings]
+    left = explanations(faults, {each.experiment: words_of(each.findings) for each in evidence})
     unnamed = len([cause for cause, rank in truth if rank_of(cause, found) != rank])
     parts = {
         "cause": max(0, len(set(given) & set(causes)) - wrong) / faults,
         "rank": max(0, ranks - wrong) / faults,
     }
     parts["proof"] = parts["cause"] * left.get(causes, 0.0) / max(sum(left.values()), 1e-9) / 2**unnamed
-    said = [words_of(each.experiment, each.said) for each in evidence]
-    right, distances = 0, list[float]()
+    right, distances, said, after = 0, list[float](), dict[str, set[str]](), explanations(faults)
     for k, each in enumerate(evidence):
-        before, after = explanations(faults, said[:k]), explanations(faults, said[: k + 1])
-        possible, told = set().union(*after), "a repetition"
-        if before and each.experiment not in dict(said[:k]):  # a repetition is no prediction
-            due = probability_of_a_word(each.experiment, before)
+        told = "a repetition"
+        if after and each.experiment not in said:  # a repetition is no prediction
+            due = probability_of_a_word(each.experiment, after)
             distances.append(each.probability - due)
             told = f"probability {due:.2f}, predicted {each.probability:.2f}"
+        said[each.experiment] = words_of(each.said)
+        after = explanations(faults, said)
+        possible = set().union(*after)
         right += (each.said == each.findings) + (set(each.left) == possible)
         wrongly = ", ".join(sorted(set(each.left) ^ possible))
         told += f"; left is wrong about {wrongly}" if wrongly else ""
@@ -763,7 +762,7 @@ def hand_in(entry: Mapping[str, Any], seed: int) -> dict[str, Any]:
         f"evidence {number} is not what the job of seed {seed} measures"
         for number, each in enumerate(evidence, 1)
         if len(each.rows) != p
-        or (fault.cause,) not in explanations(1, [words_of(each.experiment, each.findings)])
+        or (fault.cause,) not in explanations(1, {each.experiment: words_of(each.findings)})
         or not {finding.rank for finding in each.findings} <= {fault.rank, None}
     ]
     more = {"lines": list(score.lines), "because": str(entry["because"]), "note": "; ".join(notes)}

@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from mpi4py import MPI
 
 import mpiwatch
 from labkit.comm.counting import LIBRARY, SENDING, wrap
 from labkit.exercises.exercise import Call
+from mpiwatch.waiting import world_ranks
 from mpiwatch.wrapper import CommWrapper
 
 mpiwatch.wrappers.append("labkit.exercises")  # a report names the student's line
 
-METHODS = *SENDING, *LIBRARY, "Recv", "Irecv", "recv", "irecv"
+METHODS = *SENDING, *LIBRARY, "Recv", "Irecv", "recv", "irecv", "Split"
 
 
 def recording(note: Callable[[Call], object], names: Iterable[str] = METHODS) -> type[CommWrapper]:
@@ -33,9 +35,9 @@ def recording(note: Callable[[Call], object], names: Iterable[str] = METHODS) ->
     def noted(comm: Any, name: str, call: Callable[[], Any], given: dict[str, Any]) -> Any:
         if getattr(inside, "is_inside", False):
             return call()
-        note(_call(name, given))
         inside.is_inside = True
         try:
+            note(_call(comm, name, given))
             return call()
         finally:
             inside.is_inside = False
@@ -44,14 +46,17 @@ def recording(note: Callable[[Call], object], names: Iterable[str] = METHODS) ->
     return Recording
 
 
-def _call(name: str, given: Mapping[str, Any]) -> Call:
+def _call(comm: MPI.Intracomm, name: str, given: Mapping[str, Any]) -> Call:
     if name.islower():
         sizes = [_size(next(iter(given.values()), None))]
     else:
         buffers = [given[key] for key in ("buf", "sendbuf", "recvbuf") if key in given]
         sizes = [size for each in buffers if (size := _buffer_size(each)) is not None]
-    peer = given.get("dest", given.get("source", -1))
-    return Call(name, min(sizes, default=0), max(sizes, default=0), int(peer), time.perf_counter())
+    peer = int(given.get("dest", given.get("source", -1)))
+    if 0 <= peer < comm.size:
+        peer = world_ranks(comm.Get_group())[peer]
+    least, most = min(sizes, default=0), max(sizes, default=0)
+    return Call(name, least, most, peer, time.perf_counter(), comm.size)
 
 
 def _buffer_size(buffer: Any) -> int | None:

@@ -165,6 +165,13 @@ def _noting_class() -> Any:
         def wait(self, status: MPI.Status | None = None) -> None:
             self.Wait(status)
 
+    for several, one in {"Testall": "Test", "Waitall": "Wait"}.items():  # else they bypass these methods
+
+        def of_each(cls: Any, requests: Any, statuses: Any = None, one: str = one) -> bool:
+            return all([getattr(request, one)() for request in requests])
+
+        setattr(MPI.Request, several, classmethod(of_each))
+
     class Noting(CommWrapper):
         def Iallreduce(self, sendbuf: Any, recvbuf: Any, *more: Any, **named: Any) -> MPI.Request:
             return self._noted(super().Iallreduce(sendbuf, recvbuf, *more, **named), recvbuf)

@@ -33,15 +33,16 @@ def accumulate(comm, micro_batches, total):
     total[...] = whole[:-1] / whole[-1]
 """,
     "time_pairs": {
-        "comm.Send(buffer, b)": "comm.Isend(buffer, dest=b).Wait()",
-        "comm.Recv(buffer, b)": "comm.Irecv(buffer, source=b).Wait()",
-        "comm.Recv(buffer, a)\n": "comm.Recv(buffer, source=a)\n",
-        "comm.Send(buffer, a)": "comm.Ssend(buffer, tag=7, dest=a)",
+        "comm.Barrier()": "pair = comm.Split(0 if comm.rank in (a, b) else MPI.UNDEFINED, comm.rank)",
+        "comm.Send(buffer, b)": "pair.Isend(buffer, dest=1).Wait()",
+        "comm.Recv(buffer, b)": "pair.Irecv(buffer, source=1).Wait()",
+        "comm.Recv(buffer, a)\n": "pair.Recv(buffer, source=0)\n",
+        "comm.Send(buffer, a)": "pair.Ssend(buffer, tag=7, dest=0)",
     },
     "bucket_plan": {"plan.append((start, stop))": "plan.append([start, stop])"},
     "average_overlapped": {
         "request.Test()": "request.test()",
-        "for request in requests:\n        request.Wait()": "while not all([r.Test() for r in requests]): 0",
+        "for request in requests:\n        request.Wait()": "while not MPI.Request.Testall(requests): 0",
     },
     "sharded_step": {
         "comm.Reduce_scatter(grads, mean, counts)": """starts, rank = np.cumsum([0, *counts]), comm.rank
@@ -51,7 +52,12 @@ def accumulate(comm, micro_batches, total):
         comm.Sendrecv([grads[starts[to] :], counts[to]], to, recvbuf=received, source=source)
         mean += received"""
     },
-    "reduce_scatter_overlapped": {"gradient /= comm.size": "gradient = gradient / comm.size; ready.last = k"},
+    "reduce_scatter_overlapped": {
+        "gradient /= comm.size": "gradient = gradient / comm.size; ready.last = k",
+        "for request, _ in under_way:\n        request.Wait()": (
+            "MPI.Request.Waitall([request for request, _ in under_way])"
+        ),
+    },
 }
 
 
