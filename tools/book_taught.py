@@ -43,8 +43,8 @@ def of_notebook(path: Path, cells: list[dict]) -> Iterator[str]:
         elif "exercise" in cell["metadata"].get("tags", ()):
             name = STUB.findall(_source(cell))[-1]
             exercise = catalogue.exercises()[name]
-            stars = "★" * exercise.difficulty + "☆" * (5 - exercise.difficulty)
-            rows.append(f"| {section} | `{name}` | {stars} | {exercise.minutes} |")
+            stars = "★" * exercise.heading.difficulty + "☆" * (5 - exercise.heading.difficulty)
+            rows.append(f"| {section} | `{name}` | {stars} | {exercise.heading.minutes} |")
     yield " · ".join(sections) + "\n"
     yield "| Exercise | You write | Difficulty | Minutes |\n|---|---|---|---|"
     yield "\n".join(rows) + "\n"

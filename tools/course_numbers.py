@@ -88,7 +88,7 @@ class Cell(NamedTuple):
 
 def with_numbers(page: str) -> str:
     """Return the text of the page with the numbers of the catalogue and the notebooks."""
-    minutes = {name: exercise.minutes for name, exercise in catalogue.exercises().items()}
+    minutes = {name: exercise.heading.minutes for name, exercise in catalogue.exercises().items()}
 
     def counted(found: re.Match[str]) -> str:
         names = re.findall(r"`(\w+)`", found[1])
@@ -128,7 +128,7 @@ def minutes_of(session: Session) -> Minutes:
                 reading += seconds_to_read(cell)
         more = _running(number, cells, session.in_class)
         running, checks = running + more[0], checks + more[1]
-    writing = sum(catalogue.find(name).minutes for name in session.in_class)
+    writing = sum(catalogue.find(name).heading.minutes for name in session.in_class)
     return Minutes(
         BOARD_MIN * len(session.parts), reading / 60, running / 60, writing, checks / 60, CLOSE_MIN
     )
@@ -154,7 +154,7 @@ def core_minutes(number: str) -> int:
     some = [cell for cell in cells if cell.section in sections or (cell.task and cell.task in tasks)]
     tasks |= {cell.task for cell in some if cell.task}
     less = sum(map(seconds_to_read, some)) / 60
-    less += sum(catalogue.find(name).minutes for name in tasks - OPTIONAL)
+    less += sum(catalogue.find(name).heading.minutes for name in tasks - OPTIONAL)
     (path,) = ROOT.glob(f"notebooks/{number}_*.ipynb")
     counted = minutes_of_notebook(number)
     return STEP_MIN * math.ceil(times(path)[0] * (counted - less) / counted / STEP_MIN)
@@ -196,7 +196,7 @@ def of_catalogue(number: str) -> tuple[int, int, int]:
     """Return the minutes, the number and the points of a notebook's exercises; `number`: "05", "07b"."""
     every = [each for name, each in catalogue.exercises().items() if name not in OPTIONAL]
     some = [exercise for exercise in every if exercise.notebook == number]
-    return sum(each.minutes for each in some), len(some), sum(each.points for each in some)
+    return sum(each.heading.minutes for each in some), len(some), sum(each.points for each in some)
 
 
 def _rows() -> list[str]:

@@ -68,6 +68,14 @@ class Outcome(NamedTuple):
     calls: tuple[Call, ...] = ()
 
 
+class Heading(NamedTuple):
+    """The heading of an exercise in its notebook, with the stars and the minutes below."""
+
+    title: str
+    difficulty: int  # 1 (a formula to type) … 5 (an idea to find)
+    minutes: int
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What is known about a student's function. If `check_failed`, nothing is, and `finding` says why."""
@@ -165,24 +173,14 @@ class Exercise:
         return self.expected is None and self.look is not None
 
     @property
-    def title(self) -> str:
-        """Return the title in the notebook's heading."""
-        return headings(self.notebook)[self.name].title
-
-    @property
-    def difficulty(self) -> int:
-        """Return the stars below the heading: 1 (a formula to type) … 5 (an idea to find)."""
-        return headings(self.notebook)[self.name].difficulty
-
-    @property
-    def minutes(self) -> int:
-        """Return the minutes below the heading."""
-        return headings(self.notebook)[self.name].minutes
+    def heading(self) -> Heading:
+        """Return what stands above the exercise in its notebook."""
+        return headings(self.notebook)[self.name]
 
     @property
     def points(self) -> int:
         """Return the points of an exercise that is done: one for five minutes."""
-        return max(1, round(self.minutes / 5))
+        return max(1, round(self.heading.minutes / 5))
 
     @property
     def text(self) -> str:
@@ -229,14 +227,6 @@ class Exercise:
     def recognised(self) -> list[str]:
         """Return the sentences of the mistakes that the check recognises by their results."""
         return [finding for finding in self.mistakes if not finding.startswith(CAUGHT)]
-
-
-class Heading(NamedTuple):
-    """What a notebook says above an exercise."""
-
-    title: str
-    difficulty: int
-    minutes: int
 
 
 @cache

@@ -136,7 +136,7 @@ class Progress:
     def _rows(self) -> Iterator[tuple[Exercise, list[str]]]:
         """Yield each exercise with its stars, points and state."""
         for each in self.exercises:
-            stars = "★" * each.difficulty + "☆" * (5 - each.difficulty)
+            stars = "★" * each.heading.difficulty + "☆" * (5 - each.heading.difficulty)
             yield each, [stars, counted(each.points, "point"), STATES[self.states.get(each.name, "")]]
 
     def __repr__(self) -> str:
@@ -151,8 +151,8 @@ class Progress:
     def _repr_html_(self) -> str:
         rows = []
         for each, (stars, points, state) in self._rows():
-            title = f"{escape(each.title)} (<code>{each.name}</code>)"
-            cells = each.notebook, title, stars, f"{each.minutes} min", points.split()[0], state
+            title = f"{escape(each.heading.title)} (<code>{each.name}</code>)"
+            cells = each.notebook, title, stars, f"{each.heading.minutes} min", points.split()[0], state
             rows.append("<tr>" + "".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells))
         names = "notebook", "exercise", "difficulty", "time", "points", "state"
         head = "".join(f"<th style='text-align:left'>{name}</th>" for name in names)

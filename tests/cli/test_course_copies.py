@@ -116,10 +116,10 @@ def test_instructors_get_a_list_of_the_exercises(solved: Path) -> None:
     text = (solved / "exercises.md").read_text()
     exercises = catalogue.exercises().values()
     points = sum(exercise.points for exercise in exercises)
-    minutes = sum(exercise.minutes for exercise in exercises)
+    minutes = sum(exercise.heading.minutes for exercise in exercises)
     assert f"| all | {len(exercises)} | {minutes} | {points} |" in text
     for exercise in exercises:
-        assert f"`{exercise.name}` · difficulty {exercise.difficulty} of 5" in text
+        assert f"`{exercise.name}` · difficulty {exercise.heading.difficulty} of 5" in text
         assert all(mistake.rstrip(".") in text for mistake in exercise.recognised)
 
 

@@ -59,7 +59,7 @@ def test_a_stub_has_the_references_signature_and_docstring_and_no_code(pair: cop
 def test_an_exercise_is_complete(name: str) -> None:
     exercise = EXERCISES[name]
     assert len(exercise.hints) >= LEAST_HINTS
-    assert 1 <= exercise.difficulty <= 5
+    assert 1 <= exercise.heading.difficulty <= 5
     assert (inspect.getdoc(exercise.reference) or "").strip()
     assert "# noqa" not in exercise.text and "# type: ignore" not in exercise.text
     assert len(exercise.mistakes) >= LEAST_MISTAKES

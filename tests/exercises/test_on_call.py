@@ -166,7 +166,7 @@ def test_each_of_two_faults_counts_half_and_a_wrong_one_is_taken_off() -> None:
 
 def test_a_probability_follows_from_the_weights_and_what_was_read() -> None:
     def after(*readings: tuple[str, set[str]]) -> float:
-        return on_call.probability_of_a_word("threads", on_call.explanations(1, readings))
+        return on_call.probability_of_a_word("threads", on_call.explanations(1, dict(readings)))
 
     assert after() == pytest.approx(3 / 30)
     assert after(("phases", {"compute"})) == pytest.approx(1 / 3)  # 3 / 2 against 3

@@ -83,6 +83,6 @@ def test_the_page_lists_every_exercise_with_its_state() -> None:
     assert lines[0].endswith("done")
     assert lines[1].endswith("tried")
     assert lines[2].endswith("not yet")
-    assert second.title.partition("<")[0] in found._repr_html_()
+    assert second.heading.title.partition("<")[0] in found._repr_html_()
     assert CliRunner().invoke(command).output == f"{found}\n"
     assert {each.notebook for each in record.progress("05").exercises} == {"05"}

@@ -174,7 +174,7 @@ def markdown(exercises: Iterable[Exercise], titles: dict[str, str]) -> str:
 
 
 def _row(title: str, exercises: Sequence[Exercise]) -> str:
-    minutes = sum(exercise.minutes for exercise in exercises)
+    minutes = sum(exercise.heading.minutes for exercise in exercises)
     points = sum(exercise.points for exercise in exercises)
     return f"| {title} | {len(exercises)} | {minutes} | {points} |"
 
@@ -182,11 +182,11 @@ def _row(title: str, exercises: Sequence[Exercise]) -> str:
 def _section(exercise: Exercise) -> str:
     """Return the section of an exercise: its numbers, and the mistakes that its check names."""
     points = counted(exercise.points, "point")
-    difficulty = f"difficulty {exercise.difficulty} of 5"
+    difficulty = f"difficulty {exercise.heading.difficulty} of 5"
     lines = [
-        f"### {exercise.title}",
+        f"### {exercise.heading.title}",
         "",
-        f"`{exercise.name}` · {difficulty} · {exercise.minutes} minutes · {points}",
+        f"`{exercise.name}` · {difficulty} · {exercise.heading.minutes} minutes · {points}",
         "",
     ]
     return "\n".join([*lines, *(f"- {mistake.rstrip('.')}." for mistake in exercise.recognised)])
