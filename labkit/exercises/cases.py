@@ -24,6 +24,15 @@ COLLECTIVES = tuple(
     name for name in (*OF_ARRAYS, *OF_OBJECTS, *NONBLOCKING_COLLECTIVES) if "barrier" not in name.lower()
 )
 
+SIZES = (  # of arrays: ranks, values, dtype
+    (1, 3, "float64"),
+    (2, 4, "float64"),
+    (2, 1, "float32"),
+    (3, 7, "float32"),
+    (4, 3, "float64"),
+    (4, 8, "float32"),
+    (4, 1001, "float64"),
+)
 SENDS = "Send", "Isend", "Ssend", "Sendrecv", "send", "isend", "ssend", "sendrecv"
 SMALL_OBJECTS = 64  # bytes: a number from each rank
 

@@ -11,30 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.cases import COLLECTIVES, all_but, normal, on_ranks, weighted_mean
+from labkit.exercises.cases import COLLECTIVES, SIZES, all_but, normal, on_ranks, weighted_mean
 from labkit.exercises.exercise import MPI, Case, Code, Exercise, Outcome
 from mpiwatch.report import counted
 
 
 def gradient_and_weight(rank: int, p: int, n: int) -> tuple[np.ndarray, float]:
-    """Return a rank's arguments of an average; if there are four values, rank 0 has no samples."""
-    samples = np.arange(p) + (n != 4)
+    """Return a rank's arguments of an average; if there are eight values, rank 0 has no samples."""
+    samples = np.arange(p) + (n != 8)
     gradient = np.random.default_rng([rank, n]).integers(1, 9, n) + 10.0 * rank + 0.25
     return gradient * (samples[rank] > 0), float(samples[rank] / samples.sum())
 
 
-AVERAGES = on_ranks(
-    (
-        (1, 3, "float64"),
-        (2, 1, "float64"),
-        (2, 3, "float32"),
-        (3, 5, "float32"),
-        (3, 4, "float64"),
-        (4, 1, "float32"),
-        (4, 1001, "float64"),
-    ),
-    gradient_and_weight,
-)
+AVERAGES = on_ranks(SIZES, gradient_and_weight)
 
 
 def tables(outcomes: Sequence[Outcome]) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from labkit import schedules
 from labkit.exercises.allreduce_contest import NBYTES, RANKS, networks, verified
-from labkit.exercises.cases import COLLECTIVES, all_but, calls, on_ranks
+from labkit.exercises.cases import COLLECTIVES, SIZES, all_but, calls, on_ranks
 from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 from labkit.exercises.ring import on_a_ring
 from labkit.exercises.wraps import noting, rounds_as_list, with_notes
@@ -29,17 +29,6 @@ def chunk(n, p, i):
 
 
 WITH_CHUNK = f"import numpy as np\nfrom mpi4py import MPI\n\n\n{inspect.getsource(chunk)}"
-
-
-SIZES = (
-    (1, 3, "float64"),
-    (2, 4, "float64"),
-    (2, 1, "float32"),
-    (3, 7, "float32"),
-    (4, 3, "float64"),
-    (4, 8, "float32"),
-    (4, 1001, "float64"),
-)
 
 
 def look_neighbours(case: Case, outcomes: Sequence[Outcome], left_out: int) -> Iterator[str]:
