@@ -21,10 +21,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
-# The wheel carries the notebooks inside the package. In a clone they are beside it.
-PACKAGE = Path(__file__).resolve().parent
-ROOT = PACKAGE / "originals" if (PACKAGE / "originals").is_dir() else PACKAGE.parent
-ORIGINALS = ROOT / "notebooks"
 UNFINISHED = ".labkit-part"
 SHOWN = 40  # characters of a file's name in that of its unfinished file: names may have 255 bytes
 KILLED_S = 2.0  # a killed process may take so long to end

@@ -16,7 +16,7 @@ import pytest
 
 from labkit import __version__
 from labkit.cli.course import folders
-from labkit.files import ORIGINALS
+from labkit.exercises.exercise import ORIGINALS
 from tests.cluster.lab_session import Server
 from tests.cluster_fixtures import DEADLINE_S, World
 from tests.conftest import run_notebook, run_python

@@ -23,7 +23,7 @@ from labkit.cli.course import RECORD
 from labkit.cli.inputs import MOST_RANKS, InputError, Place, Whole, one_line
 from labkit.cli.ranks import HOSTS, hosts_option, ignore_signals, stop_at_signals
 from labkit.cluster import PROFILE, RANKS
-from labkit.files import ORIGINALS
+from labkit.exercises.exercise import ORIGINALS
 
 START_S = 60.0  # how long JupyterLab may take to answer
 POLL_S = 0.1  # until JupyterLab answers

@@ -80,7 +80,7 @@ def copies_in(
     """
     from labkit.cli.course import copies, folders
     from labkit.exercises import catalogue
-    from labkit.files import ORIGINALS
+    from labkit.exercises.exercise import ORIGINALS
 
     target = folder / "source" if nbgrader else folder
     if target.exists() and (not target.is_dir() or any(target.iterdir())):

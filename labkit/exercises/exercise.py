@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from labkit.files import ORIGINALS
-
+# The wheel carries the notebooks inside the package. In a clone they are beside it.
+PACKAGE = Path(__file__).resolve().parents[1]
+ORIGINALS = (PACKAGE / "originals" if (PACKAGE / "originals").is_dir() else PACKAGE.parent) / "notebooks"
 HEADING = re.compile(r"^### Exercise \S+ · (.+)\n(★+)☆* .*?(\d+) minutes", re.MULTILINE)
 
 

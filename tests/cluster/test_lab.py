@@ -17,7 +17,7 @@ import pytest
 from labkit.cli.lab import JupyterLab, command, transport
 from labkit.cluster import PROFILE, RANKS
 from labkit.cluster.clusters import CHOSEN
-from labkit.files import ORIGINALS
+from labkit.exercises.exercise import ORIGINALS
 from tests.cluster.lab_session import Server, ServerKernel
 from tests.cluster_fixtures import DEADLINE_S, World, wait_until
 
