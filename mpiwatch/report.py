@@ -152,7 +152,7 @@ class Activity(Enum):
     NOT_STARTED = auto()  # other ranks have started a cell that this rank has not
     EXITED = auto()  # its program has ended, and its process may be waiting in MPI_Finalize
     DEAD = auto()
-    UNRESPONSIVE = auto()  # its process exists, but does not answer the signal
+    UNRESPONSIVE = auto()  # its process exists, but its watchdog does not get to run
     UNREACHABLE = auto()  # the connection to its machine was lost
 
 

@@ -176,6 +176,11 @@ def take_snapshot(
     ranks may be; if they are older, wait for the watchdogs.
     """
     since_s = monotonic() - age_s
+    while monotonic() < since_s + SAMPLED_S and any(
+        _is_running(recorder, rank) and recorder.slots[rank].sampled_s < since_s
+        for rank in range(recorder.size)
+    ):
+        sleep(POLL_S)
     ranks = [_observe(recorder, rank, since_s) for rank in range(recorder.size)]
     ranks = _count_from_cell_start(recorder, ranks)
     if isinstance(why, Mismatch) and reporter is not None and (calls := ranks[reporter].calls):
@@ -214,8 +219,16 @@ def _with_difference(recorder: FlightRecorder, report: Report) -> Report:
     return replace(report, mismatch=next(found, None))
 
 
+def _is_running(recorder: FlightRecorder, rank: int) -> bool:
+    """Return whether a rank of this machine is alive and, as far as it has noted, runs code of its own."""
+    slot = recorder.slots[rank]
+    is_elsewhere = slot.machine != recorder.head.machine or slot.cell_state != CellState.RUNNING
+    is_waiting = slot.waiting_in != WaitingIn.NOTHING or is_in_mpi_call(slot, monotonic())
+    return not (is_elsewhere or is_waiting) and recorder.is_alive(rank)
+
+
 def _observe(recorder: FlightRecorder, rank: int, since_s: float) -> RankState:
-    """Return what a rank is doing; its line, if it runs, is not from before `since_s`."""
+    """Return what a rank is doing; its line, if it runs on this machine, was sampled after `since_s`."""
     slot = recorder.slots[rank]
     calls = tuple(map(_record, recorder.last_calls(rank)))
     seen = RankState(rank, Activity.DEAD, calls=calls, host=_text(slot.host))
@@ -226,27 +239,17 @@ def _observe(recorder: FlightRecorder, rank: int, since_s: float) -> RankState:
         found = replace(noted, error=_text(slot.error))
     elif not recorder.is_alive(rank):
         found = _ended(recorder, slot, seen) if slot.has_exited else seen
-    elif (waiting := _waiting(recorder, slot, noted, since_s)) is not None:
+    elif (waiting := _waiting(recorder, slot, noted)) is not None:
         found = waiting
     elif slot.cell_state != CellState.RUNNING:
         found = _ended(recorder, slot, seen)
     elif is_in_mpi_call(slot, monotonic()):
         found = replace(noted, activity=Activity.IN_MPI_CALL, mpi_call=_text(slot.mpi_call))
     else:
-        place = _place(recorder, slot, since_s)
-        found = replace(seen, activity=Activity.RUNNING if place else Activity.UNRESPONSIVE, place=place)
+        has_answered = slot.sampled_s >= since_s or slot.machine != recorder.head.machine
+        activity = Activity.RUNNING if has_answered else Activity.UNRESPONSIVE
+        found = replace(seen, activity=activity, place=_text(slot.running_at) if has_answered else "")
     return found
-
-
-def _place(recorder: FlightRecorder, slot: Slot, since_s: float) -> str:
-    """Return at which line a rank is, as sampled after `since_s`; empty if its watchdog does not get to run.
-
-    The line of a rank on another machine is as new as the relay has sent it.
-    """
-    is_here = slot.machine == recorder.head.machine
-    while is_here and slot.sampled_s < since_s and monotonic() < since_s + SAMPLED_S:
-        sleep(POLL_S)
-    return "" if is_here and slot.sampled_s < since_s else _text(slot.running_at)
 
 
 def is_in_mpi_call(slot: Slot, now_s: float) -> bool:
@@ -265,7 +268,7 @@ def _ended(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState:
     return replace(seen, activity=Activity.RETURNED)
 
 
-def _waiting(recorder: FlightRecorder, slot: Slot, noted: RankState, since_s: float) -> RankState | None:
+def _waiting(recorder: FlightRecorder, slot: Slot, noted: RankState) -> RankState | None:
     """Return what a rank is waiting in, if it is waiting; `noted`: at the line that it has noted."""
     if slot.waiting_in == WaitingIn.MESSAGE:
         message = MessageRecord(
@@ -287,7 +290,7 @@ def _waiting(recorder: FlightRecorder, slot: Slot, noted: RankState, since_s: fl
         is_inside = is_running and is_in_mpi_call(slot, monotonic()) and call == last.operation
         return replace(waiting, mpi_call=call) if is_inside else None
     if is_running and _has_just_called(recorder, slot):
-        return replace(waiting, place=_place(recorder, slot, since_s) or _line(last))
+        return replace(waiting, place=_text(slot.running_at) or _line(last))
     return None
 
 
