@@ -83,9 +83,8 @@ def allreduce_algorithms(comm: MPI.Intracomm) -> Iterator[dict[str, Allreduce]]:
         found = {"mpi-allreduce": Allreduce(plain_allreduce), "hand-written": Allreduce(ring_by_hand)}
         if gloo_all_reduce:
             found["gloo"] = Allreduce(gloo_all_reduce)
-        arrays = {"shared-memory": shared_array, "auto": _array_of_auto}
         found |= {
-            name: Allreduce(algorithm, arrays.get(name), algorithm.bind)
+            name: Allreduce(algorithm, algorithm.allocate, algorithm.bind)
             for name, algorithm in ALGORITHMS.items()
             if name != "mpi"
         }
@@ -123,11 +122,6 @@ def ring_by_hand(comm: MPI.Intracomm, array: np.ndarray, weight: float = 1.0) ->
         request = comm.Irecv(chunks[(rank - k - 1) % p], left, tags.RING_BY_HAND)
         comm.Send(chunks[(rank - k) % p], right, tags.RING_BY_HAND)
         request.Wait()
-
-
-def _array_of_auto(comm: MPI.Intracomm, n: int) -> np.ndarray | None:
-    """Return n entries where the algorithm that `auto` chooses is fastest; None if any will do."""
-    return ALGORITHMS["auto"].allocate(comm, n, np.dtype(np.float32))
 
 
 def _private_array(comm: MPI.Intracomm, n: int) -> np.ndarray:

@@ -92,7 +92,7 @@ def chosen(comm: MPI.Intracomm, nbytes: int) -> str:
     return decisions[nbytes]
 
 
-def chosen_array(comm: MPI.Intracomm, n: int, dtype: np.dtype) -> np.ndarray | None:
+def chosen_array(comm: MPI.Intracomm, n: int, dtype: type | np.dtype) -> np.ndarray | None:
     """Return n zeros in shared memory if it is chosen for this size, otherwise None. Collective.
 
     If there is too little shared memory, decide for the next best algorithm.

@@ -136,7 +136,7 @@ class Averaging:
         fixed = self.for_size(comm, nbytes)
         return library_allreduce if fixed == Averaging("mpi") else fixed
 
-    def allocate(self, comm: MPI.Intracomm, n: int, dtype: np.dtype) -> np.ndarray | None:
+    def allocate(self, comm: MPI.Intracomm, n: int, dtype: type | np.dtype = np.float32) -> np.ndarray | None:
         """Return n zeros in the memory in which this is fastest; None if any will do. Collective."""
         if comm.size == 1:
             return None

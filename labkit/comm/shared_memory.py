@@ -161,13 +161,6 @@ class _Node:
         for segment in self.segments.values():
             segment.win.Sync()
 
-    def count_alike(self) -> None:
-        """Give all ranks of the node the same count of barriers: an interrupt may have left some behind.
-
-        Collective, between two calls in which all ranks wait for one another.
-        """
-        self._own_row[BARRIERS] = self.table[:, BARRIERS].max()
-
     def add_up(self, rows: np.ndarray, factors: np.ndarray, into_all: bool) -> Steps:
         """Leave the weighted sum of all nodes' rows in this rank's chunk of the first row, or of all."""
         if self.rank >= self.chunks:
@@ -226,7 +219,6 @@ def shared_array(comm: MPI.Intracomm, n: int, dtype: type | np.dtype = np.float3
         array = node.allocate(n, np.dtype(dtype))
     except OSError as error:
         fault = str(error)
-    node.count_alike()
     raise_together(comm, fault)
     return array
 
