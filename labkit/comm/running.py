@@ -99,17 +99,15 @@ def _messages(schedule: Schedule, rank: int, n: int, segment: int) -> tuple[list
     return sorted(sends, key=attrgetter("turn")), sorted(receives, key=attrgetter("turn"))
 
 
-class _Spans:
-    """The values of messages in the order of their turns: finds the ones that overlap with a message."""
+def _spans(messages: list[_Message]) -> np.ndarray:
+    """Return the turns of the messages, and their starts and stops. Shape: (3, messages)."""
+    return np.array([(m.turn, m.start, m.stop) for m in messages], np.int64).reshape(-1, 3).T
 
-    def __init__(self, messages: list[_Message]) -> None:
-        columns = np.array([(m.turn, m.start, m.stop) for m in messages], np.int64).reshape(-1, 3).T
-        self.turn, self.start, self.stop = columns
 
-    def overlapping(self, message: _Message, before: int) -> np.ndarray:
-        """Return the indices of the messages before turn `before` whose values overlap with the message's."""
-        end = np.searchsorted(self.turn, before)
-        return np.flatnonzero((self.start[:end] < message.stop) & (self.stop[:end] > message.start))
+def _overlapping(spans: np.ndarray, message: _Message, before: int) -> np.ndarray:
+    """Return the indices of the messages before turn `before` whose values overlap with the message's."""
+    _, start, stop = spans[:, : np.searchsorted(spans[0], before)]
+    return np.flatnonzero((start < message.stop) & (stop > message.start))
 
 
 @lru_cache(256)
@@ -161,27 +159,27 @@ def plan(schedule: Schedule, rank: int, n: int, segment: int) -> Plan:
 
 def _order(sends: list[_Message], receives: list[_Message]) -> None:
     """Set after how many processed messages each message is started, and which sends block each receive."""
-    sent, received = _Spans(sends), _Spans(receives)
+    sent, received = _spans(sends), _spans(receives)
     ready = 0
     for send in sends:
-        earlier = received.overlapping(send, send.turn)
+        earlier = _overlapping(received, send, send.turn)
         send.post = ready = max(ready, earlier[-1] + 1 if len(earlier) else 0)
     for receive in receives:
-        receive.blockers = sent.overlapping(receive, receive.turn + 1).tolist()
+        receive.blockers = _overlapping(sent, receive, receive.turn + 1).tolist()
         receive.blocked_in_turn = any(sends[number].turn == receive.turn for number in receive.blockers[-1:])
         receive.in_temporary = receive.reduce or receive.blocked_in_turn
     ready = 0
     for index, receive in enumerate(receives):
-        first, stop = np.searchsorted(received.turn, [receive.turn, receive.turn + 1]).tolist()
+        first, stop = np.searchsorted(received[0], [receive.turn, receive.turn + 1]).tolist()
         post = max(0, index + 1 - AHEAD)
         together = receives[first:stop]
         if len({r.peer for r in together}) > 1 and any(r.blocked_in_turn for r in together):
             post = min(post, first)
         if not receive.in_temporary:
-            earlier = received.overlapping(receive, receive.turn)
+            earlier = _overlapping(received, receive, receive.turn)
             post = max(post, earlier[-1] + 1 if len(earlier) else 0)
             if receive.blockers:
-                post = max(post, int(np.searchsorted(received.turn, sends[receive.blockers[-1]].turn + 1)))
+                post = max(post, int(np.searchsorted(received[0], sends[receive.blockers[-1]].turn + 1)))
         receive.post = ready = max(ready, post)
 
 
