@@ -201,6 +201,7 @@ def check_error_feedback_is_a_pure_function(comm: MPI.Intracomm) -> None:
     which, values = TopK(0.5).unpack(message, left.dtype)
     assert dict(zip(which.tolist(), values.tolist(), strict=True)) == {1: -8, 3: 10}
     np.testing.assert_array_equal(left, [3, 0, 1e-9, 0])
+    assert TopK(0.01).pack(gradient).nbytes == 8 + 4  # at least one value, with its index
     message, left = error_feedback(gradient, residual, Float16(4))
     np.testing.assert_array_equal(message, np.array([192, -512, 2.0**-24, 640], np.float16))
     np.testing.assert_array_equal(left, [0, 0, 1e-9 - 2.0**-30, 0])
