@@ -364,7 +364,7 @@ _DOING = {
     Activity.NOT_STARTED: ("not started", "{have} not started the cell"),
     Activity.EXITED: ("exited", "{have} ended {its_program}"),
     Activity.DEAD: ("dead", "{died}"),
-    Activity.UNRESPONSIVE: ("no response", "{do} not respond"),
+    Activity.UNRESPONSIVE: ("no response", "{do} not respond{last_at}"),
     Activity.UNREACHABLE: ("unreachable", "cannot be reached"),
 }
 
@@ -682,6 +682,7 @@ def _verb(rank: RankState, many: bool) -> str:
     return _DOING[rank.activity][1].format(
         rank=rank,
         **{"be": be, "have": have, "do": do, "at": at, "at_or_running": at or " running"},
+        last_at=f"; last seen{at}" if at else "",
         its_program="their programs" if many else "its program",
         died=f"{rank.error}{at}" if rank.error else f"{have} died",
     )

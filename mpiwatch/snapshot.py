@@ -248,7 +248,7 @@ def _observe(recorder: FlightRecorder, rank: int, since_s: float) -> RankState:
     else:
         has_answered = slot.sampled_s >= since_s or slot.machine != recorder.head.machine
         activity = Activity.RUNNING if has_answered else Activity.UNRESPONSIVE
-        found = replace(seen, activity=activity, place=_text(slot.running_at) if has_answered else "")
+        found = replace(seen, activity=activity, place=_text(slot.running_at))
     return found
 
 

@@ -165,7 +165,8 @@ def test_a_student_line_is_quoted_as_it_is(reason: Reason, activity: Activity, l
     )
     report = a_report(WAITING, rank, replace(rank, rank=2), reason=reason)
     assert Report.from_json(report.to_json()) == report
-    shows_place = activity in (*WAITING_ACTIVITIES, Activity.IN_MPI_CALL, Activity.RUNNING)
+    runs = Activity.IN_MPI_CALL, Activity.RUNNING, Activity.UNRESPONSIVE
+    shows_place = activity in (*WAITING_ACTIVITIES, *runs)
     assert render(report).count(f" at {place}\n") == shows_place
     assert render(report).count(f"raised ValueError: {line}\n") == raised
 
@@ -194,7 +195,9 @@ DOING = {
     RankState(1, Activity.NOT_STARTED): "it has not started the cell|they have not started the cell",
     RankState(1, Activity.EXITED): "it has ended its program|they have ended their programs",
     RankState(1, Activity.DEAD): "it has died|they have died",
-    RankState(1, Activity.UNRESPONSIVE): "it does not respond|they do not respond",
+    RankState(
+        1, Activity.UNRESPONSIVE, "x.py line 4"
+    ): "it does not respond; last seen at x.py line 4|they do not respond; last",
 }
 
 
