@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import socket
-from contextlib import ExitStack
-from pathlib import Path
-
 import pytest
 
 from tests.cluster.shared import kernel, world
@@ -66,27 +61,6 @@ def test_engines_of_ipcluster_outlive_the_kernel(world: World, kernel: Kernel, i
     kernel.restart()
     assert "connected to the running cluster" in kernel.run(CONNECT)
     assert kernel.run(PIDS) == revived
-
-
-@pytest.mark.thorough
-def test_stale_files_are_ignored_though_other_programs_listen_on_the_ports(
-    world: World, kernel: Kernel, ipcluster: Start
-) -> None:
-    process = ipcluster("--engines=MPI", "-n", "2")
-    wait_until(lambda: len(world.cluster_files()) == 3, "the connection files")
-    stale = {path: Path(path).read_text() for path in world.cluster_files()}
-    ports = {json.loads(content).get("registration") for content in stale.values()} - {None}
-    process.kill()
-    wait_until(lambda: len(world.processes()) == 1, "only the kernel is left")
-    for path, content in stale.items():
-        Path(path).write_text(content)
-    with ExitStack() as servers:
-        for port in ports:
-            servers.enter_context(socket.create_server(("127.0.0.1", port)))
-        assert ports and "cluster started" in kernel.run(CONNECT)
-    for path in stale:
-        Path(path).unlink()
-    kernel.run("rc.cluster.stop_cluster_sync()")
 
 
 def test_worlds_of_one_rank_are_an_error_that_names_its_cause(kernel: Kernel, ipcluster: Start) -> None:

@@ -5,20 +5,20 @@ Each student has a profile folder and two notebooks with engines of their own.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
-from collections.abc import Iterator, Sequence
+import socket
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.cluster_fixtures import Kernel, World, a_kernel, a_world, wait_until
-from tests.conftest import thorough
+from labkit.cluster import clusters
+from tests.cluster_fixtures import a_kernel, a_world, wait_until
 
 pytestmark = pytest.mark.clusters
 
-CLUSTERS = 8  # at least 4
 RANKS = 2
 CONNECT = f"from labkit.cluster import connect\nrc = connect({RANKS}, own=True)"
 MISSING_RANK = "if rank > 0:\n    comm.Barrier()"
@@ -35,33 +35,13 @@ while comm.bcast(rounds < 10 or not os.path.exists("{end}")):
 print("wrong:", wrong)"""
 
 
-@contextmanager
-def notebooks(folder: Path, count: int) -> Iterator[list[Kernel]]:
-    """Yield the connected kernels of notebooks, two for each student; end them and their processes."""
+def test_a_cluster_that_fails_affects_no_other(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        worlds = [World(folder / str(number)) for number in range((count + 1) // 2)]
-        for world in worlds:
-            stack.enter_context(contextmanager(a_world)(world.folder))
-        kernels = [
-            stack.enter_context(contextmanager(a_kernel)(worlds[number // 2])) for number in range(count)
-        ]
+        worlds = [stack.enter_context(contextmanager(a_world)(tmp_path / str(number))) for number in range(2)]
+        kernels = [stack.enter_context(contextmanager(a_kernel)(worlds[number // 2])) for number in range(4)]
         for kernel, cell in [(kernel, kernel.start(CONNECT)) for kernel in kernels]:
             said = kernel.finish(cell)
             assert f"{RANKS} ranks, one MPI world" in said, said
-        yield kernels
-
-
-def wait_until_all_are_gone(kernels: Sequence[Kernel]) -> None:
-    """Shut the notebooks down; check that nothing of theirs is left."""
-    for kernel in kernels:
-        kernel.manager.shutdown_kernel()
-    for world in {kernel.world.folder: kernel.world for kernel in kernels}.values():
-        world.wait_until_empty()
-
-
-@pytest.mark.parametrize("count", [4, thorough(CLUSTERS)])
-def test_a_cluster_that_fails_affects_no_other(count: int, tmp_path: Path) -> None:
-    with notebooks(tmp_path, count) as kernels:
         # One hangs, one loses its kernel and one a rank, while the others compute.
         stuck, killed, rank_killed, *others = kernels
         end = tmp_path / "end"
@@ -81,4 +61,13 @@ def test_a_cluster_that_fails_affects_no_other(count: int, tmp_path: Path) -> No
             assert re.fullmatch(r"(\[stdout:\d+\]\s+wrong: 0\s+)+", said := kernel.finish(cell)), said
         said = stuck.run("%%px\nprint('sum', comm.allreduce(rank))")
         assert said.count(f"sum {sum(range(RANKS))}") == RANKS, said
-        wait_until_all_are_gone([kernel for kernel in kernels if kernel is not killed])
+        for kernel in (stuck, rank_killed, *others):
+            kernel.manager.shutdown_kernel()
+        for world in worlds:
+            world.wait_until_empty()
+
+
+def test_clusters_of_two_machines_with_one_home_folder_have_two_names() -> None:
+    assert f"notebook-{socket.gethostname()}-{os.getpid()}" == clusters.OWN
+    assert clusters.belongs_to_another(f"notebook-another-host-{os.getpid()}")
+    assert not clusters.belongs_to_another(clusters.OWN)
