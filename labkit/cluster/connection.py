@@ -23,7 +23,7 @@ from labkit.cluster.errors import ClusterError
 from labkit.cluster.live_view import NONINTERACTIVE
 from labkit.cluster.magics import activate
 from labkit.cluster.ownership import Claim, Owner
-from labkit.cluster.ranks import Ranks, kill_engines, pending, wait_until
+from labkit.cluster.ranks import Ranks, kill_engines, wait_until
 from labkit.cluster.supervisor import cluster_files
 from labkit.units import duration
 from mpiwatch.report import counted, ranks_phrase
@@ -264,15 +264,10 @@ class Attempt:
         )
 
     def end_engines(self) -> None:
-        """End all engines, even those that do not respond, and wait until the controller has noticed."""
-        client, cluster = self.client, self.cluster
-        kill_engines(client)
-        wait_until(
-            lambda: not (client.ids and are_engines_running(cluster)), self.deadline - time.monotonic()
-        )
-        cluster.stop_engines_sync()
-        # Not until the deadline: a client does not learn of engines that ended while it connected.
-        wait_until(lambda: not client.ids, min(ANSWER_S, self.deadline - time.monotonic()))
+        """End all engines, even those that do not respond, and what started them."""
+        kill_engines(self.client)
+        self.cluster.stop_engines_sync()
+        wait_until(lambda: not self.client.ids, min(ANSWER_S, self.deadline - time.monotonic()))
 
     def install(self, deadline_s: float, strict: bool) -> tuple[str, list[str]]:
         """Give the ranks their names; return the flight recorder's path, and the names that were cleared.
@@ -287,7 +282,7 @@ class Attempt:
             reports = installed.get(max(ANSWER_S, self.deadline - time.monotonic()))
         except TimeoutError:
             raise ClusterError(
-                f"{n} engines are registered, but {ranks_phrase(pending(installed))} had no `comm` after "
+                f"{n} engines are registered, but {ranks_phrase(private.pending(installed))} had no `comm` after "
                 f"{self.timeout_s:.0f} s. On a slow machine, "
                 f"`rc = connect(n={n}, restart=True, timeout={2 * self.timeout_s:.0f})` waits longer."
             ) from None

@@ -34,6 +34,11 @@ def futures(result: ipp.AsyncResult) -> dict[int, Any]:
     return dict(zip(result._targets, result._children, strict=True))
 
 
+def pending(result: ipp.AsyncResult) -> list[int]:
+    """Return the engines that have not ended the cell."""
+    return [engine for engine, future in futures(result).items() if not future.done()]
+
+
 def outputs(result: ipp.AsyncResult) -> dict[int, Any]:
     """Return what each engine has printed, displayed and returned so far, by engine id."""
     # The client adds to this as messages arrive, in a thread of its own: "stdout" and "stderr" are texts,

@@ -41,20 +41,9 @@ SORT_KEYS = {
 
 def wait_until_complete(result: ipp.AsyncResult) -> None:
     """Wait until the output of a cell that has ended is here, or until none has arrived for ARRIVAL_S."""
-    arrived = amount(result)
-    while result.done() and not result.wait_for_output(ARRIVAL_S) and (now := amount(result)) != arrived:
+    arrived = pieces(result)
+    while result.done() and not result.wait_for_output(ARRIVAL_S) and (now := pieces(result)) != arrived:
         arrived = now
-
-
-def amount(result: ipp.AsyncResult) -> int:
-    """Return a number that grows whenever output arrives."""
-    return sum(
-        len(output["stdout"] or "")
-        + len(output["stderr"] or "")
-        + len(output["outputs"])
-        + bool(output["execute_result"])
-        for output in private.outputs(result).values()
-    )
 
 
 def pieces(result: ipp.AsyncResult) -> list[Piece]:

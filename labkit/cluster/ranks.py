@@ -96,7 +96,7 @@ class Ranks:
         failed = failures(result)
         if not done_in_time or failed:
             why = failed[0].message if failed else "did not respond"
-            ranks = ranks_phrase(pending(result) or [failed[0].rank])
+            ranks = ranks_phrase(private.pending(result) or [failed[0].rank])
             self.end(f"{ranks} could not get fresh communicators ({why}): the engines were ended. {ADVICE}")
             raise RankDied(self.ended_because)
 
@@ -161,7 +161,7 @@ class Ranks:
         if self.claim.other() is not None:
             self.claim.hold()  # raises: another notebook has ended them
         if on_several_machines and self.client.ids:
-            self.kill()
+            kill_engines(self.client)
             if set(self.client.ids) == set(ranks):
                 return None  # SLURM is still ending them: ask again
         first = next(((pid, code) for pid, code in exits_in(self.exits) if pid in self.pids), None)
@@ -188,7 +188,7 @@ class Ranks:
         text = hang_report(failures(result)) if report is None else render(report)
         if text is None or result.wait(HANG_GRACE_S):
             return
-        if report is not None and not set(pending(result)).isdisjoint(stuck_in_mpi(report)):
+        if report is not None and not set(private.pending(result)).isdisjoint(stuck_in_mpi(report)):
             self.end(stuck_text(report))
         elif self.interrupt(result):
             return
@@ -223,23 +223,18 @@ class Ranks:
     def interrupt(self, result: ipp.AsyncResult) -> bool:
         """Interrupt the ranks that are still in the cell. If they go on, end the engines and return False."""
         # Only once: a second interrupt could hit a rank while it handles the first, and its answer be lost.
-        self.client.send_signal("SIGINT", targets=pending(result), block=False)
+        self.client.send_signal("SIGINT", targets=private.pending(result), block=False)
         if not result.wait(INTERRUPT_S):
             self.end(
-                f"{ranks_phrase(pending(result))} did not respond to an interrupt (an unwatched MPI call, or "
+                f"{ranks_phrase(private.pending(result))} did not respond to an interrupt (an unwatched MPI call, or "
                 f"other compiled code): the engines were ended. {ADVICE}"
             )
         return not self.ended_because
 
     def end(self, reason: str) -> None:
-        """End all engines, even those that do not respond, and wait until the controller has noticed."""
+        """End all engines, for a reason that no other program knows."""
         self.ended_because = reason
-        self.kill()
-
-    def kill(self) -> None:
-        """Do what `end` does, for a cause that another program knows."""
         kill_engines(self.client)
-        wait_until(lambda: not self.client.ids, NOTICE_S)
 
 
 def stuck_in_mpi(report: Report) -> list[int]:
@@ -253,14 +248,14 @@ def stuck_text(report: Report) -> str:
 
 
 def kill_engines(client: ipp.Client) -> None:
-    """End all engines, even those that do not respond: their nannies kill them and report their end."""
+    """End all engines, even those that do not respond: their nannies kill them and report their end.
+
+    Wait until the controller has noticed, but not for long: a client does not learn of engines that ended
+    while it connected.
+    """
     with contextlib.suppress(NoEnginesRegistered):
         client.send_signal(signal.SIGKILL, block=False)
-
-
-def pending(result: ipp.AsyncResult) -> list[int]:
-    """Return the engines that have not ended the cell."""
-    return [engine for engine, future in private.futures(result).items() if not future.done()]
+    wait_until(lambda: not client.ids, NOTICE_S)
 
 
 def size(file: Path) -> int:
