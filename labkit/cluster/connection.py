@@ -282,8 +282,8 @@ class Attempt:
             reports = installed.get(max(ANSWER_S, self.deadline - time.monotonic()))
         except TimeoutError:
             raise ClusterError(
-                f"{n} engines are registered, but {ranks_phrase(private.pending(installed))} had no `comm` after "
-                f"{self.timeout_s:.0f} s. On a slow machine, "
+                f"{n} engines are registered, but {ranks_phrase(private.pending(installed))} had no "
+                f"`comm` after {self.timeout_s:.0f} s. On a slow machine, "
                 f"`rc = connect(n={n}, restart=True, timeout={2 * self.timeout_s:.0f})` waits longer."
             ) from None
         return reports[0][0], list(dict.fromkeys(name for _, names in reports for name in names))

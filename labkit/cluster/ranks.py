@@ -225,9 +225,10 @@ class Ranks:
         # Only once: a second interrupt could hit a rank while it handles the first, and its answer be lost.
         self.client.send_signal("SIGINT", targets=private.pending(result), block=False)
         if not result.wait(INTERRUPT_S):
+            stuck = ranks_phrase(private.pending(result))
             self.end(
-                f"{ranks_phrase(private.pending(result))} did not respond to an interrupt (an unwatched MPI call, or "
-                f"other compiled code): the engines were ended. {ADVICE}"
+                f"{stuck} did not respond to an interrupt (an unwatched MPI call, or other compiled code): "
+                f"the engines were ended. {ADVICE}"
             )
         return not self.ended_because
 
