@@ -284,16 +284,6 @@ class Notebook:
         """Click the stop button of the notebook's toolbar."""
         self.panel.locator("[data-jp-item-name=interrupt]").click()
 
-    def restart_kernel(self) -> None:
-        """Click Kernel > Restart Kernel, and agree."""
-        before = self.lab.kernel(self.path)["last_activity"]
-        self.menu("Kernel", "Restart Kernel…")
-        self.page.locator(".jp-Dialog .jp-mod-accept").click()
-        wait_until(
-            lambda: self.is_idle() and self.lab.kernel(self.path)["last_activity"] > before, "a new kernel"
-        )
-        self.wait()
-
     def save(self) -> Any:
         """Click File > Save Notebook; return what is in the file then."""
         self.begin(lambda: self.menu("File", "Save Notebook"))
