@@ -117,7 +117,7 @@ def test_a_local_run_counts_the_same_lines(shared: Kernel) -> None:
 
 def test_a_cell_that_a_rank_skips_is_an_error(shared: Kernel) -> None:
     """IPython drops the cells that are queued behind one that fails."""
-    shared.run("%%px --noblock\nimport time\ntime.sleep(0.5)\n1 / 0")
+    shared.run("%%px --noblock\nimport time\ntime.sleep(2)\n1 / 0")
     assert error_lines(shared, "%px print(rank)")[0].startswith("CellSkipped on ranks 0–3: ")
 
 
