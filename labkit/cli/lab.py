@@ -84,10 +84,11 @@ class JupyterLab:
         while self.is_running() and time.monotonic() < deadline:
             for path in self._folder.glob("jpserver-*.json"):
                 try:
-                    url = json.loads(path.read_text())["url"]
-                except (OSError, ValueError):  # being written
+                    server = json.loads(path.read_text())
+                    socket.create_connection((server["hostname"], server["port"])).close()
+                except (OSError, ValueError):  # the file is being written, or the server does not listen yet
                     continue
-                return f"{url}{self._path}?token={self._token}"
+                return f"{server['url']}{self._path}?token={self._token}"
             time.sleep(POLL_S)
         raise self._failure(
             f"JupyterLab did not start within {START_S:.0f} s. `labkit doctor` finds the usual causes."
