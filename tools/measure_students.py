@@ -178,13 +178,14 @@ def total(need: dict[str, Counter[str]]) -> Counter[str]:
 def kind(process: psutil.Process) -> str:
     """Return which part of a student's processes one is."""
     words = process.cmdline()
-    # The exit recorder starts the engine, and the engine its nanny: all three have one command line.
-    recorder = "labkit.cluster.engine"
-    if words[1:3] == ["-m", recorder]:
+    # One process forks the engines, and an engine its nanny: all three have one command line.
+    engine = "labkit.cluster.engine"
+    if words[1:3] == ["-m", engine]:
         above = [each.cmdline()[1:3] for each in process.parents()[:2]]
-        return ("exit recorders", "engines", "nannies")[above.count(["-m", recorder])]
+        return ("process that forks", "engines", "nannies")[above.count(["-m", engine])]
     names = {"supervisor.py": "supervisors", "jupyterlab": "JupyterLab server", "ipykernel": "kernel"}
     names |= {"cluster.controller": "controller", "mpiexec": "mpiexec", "hydra": "mpiexec", "prte": "mpiexec"}
+    names["forking.py"] = "stand-ins"  # after mpiexec, which has it in its command line
     line = " ".join(words)
     return next((name for word, name in names.items() if word in line), line[:60])
 

@@ -1,6 +1,6 @@
 """An ipyparallel engine that starts sooner: processes that have all imports fork it and its nanny.
 
-mpiexec -n 4 python -I -S labkit/forking.py 0 labkit.cluster.engine --mpi …
+A stand-in (labkit/forking.py) asks for it. The options on the command line are ipyparallel's.
 """
 
 from __future__ import annotations
