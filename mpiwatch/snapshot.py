@@ -105,7 +105,8 @@ def student_line(frames: Sequence[tuple[str, int]]) -> str:
     This is the innermost line of a cell, else of a program that is not a library, else the innermost line. It
     includes the number of the cell unless that cell is running. The result is empty without frames.
     """
-    own = [frame for frame in frames if not frame[0].startswith((*own_folders(), "<frozen", *_LIBRARIES))]
+    foreign = *own_folders(), "<frozen", *_LIBRARIES
+    own = [frame for frame in frames if not frame[0].startswith(foreign)]
     candidates = [frame for frame in own if is_cell(frame[0])] or own or list(frames)
     if not candidates:
         return ""
