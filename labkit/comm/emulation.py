@@ -404,20 +404,15 @@ def _refuse(comm: EmulatedComm, name: str, call: Callable[[], Any], given: dict[
     )
 
 
-_HOW = {
-    _send: ("Isend", "Issend"),
-    _receive: ("Irecv",),
-    _wait: ("Send", "Ssend", "Recv"),
-    _exchange: ("Sendrecv",),
-    _start: ("Iallreduce", "Iallgather", "Igather", "Iscatter", "Ireduce_scatter", "Iallgatherv"),
-    _delay: (
-        *("Allreduce", "Allgather", "Alltoall", "Reduce_scatter_block"),
-        *("Bcast", "Reduce", "Gather", "Scatter"),
-    ),
-}
-for _how, _names in _HOW.items():
-    wrap(EmulatedComm, _names, _how)
-DELAYED = ["Barrier", *(name for names in _HOW.values() for name in names)]
+_STARTED = "Iallreduce", "Iallgather", "Igather", "Iscatter", "Ireduce_scatter", "Iallgatherv"
+_BLOCKING = "Allreduce", "Allgather", "Alltoall", "Bcast", "Reduce", "Gather", "Scatter"
+wrap(EmulatedComm, ("Isend", "Issend"), _send)
+wrap(EmulatedComm, ("Irecv",), _receive)
+wrap(EmulatedComm, ("Send", "Ssend", "Recv"), _wait)
+wrap(EmulatedComm, ("Sendrecv",), _exchange)
+wrap(EmulatedComm, _STARTED, _start)
+wrap(EmulatedComm, (*_BLOCKING, "Reduce_scatter_block"), _delay)
+DELAYED = [name for name in vars(EmulatedComm) if name[0].isupper() and name != "Free"]
 # All other methods that are not bookkeeping.
 _REFUSED = [
     *("Mprobe", "Improbe", "Recv_init", "Precv_init", "Create_cart", "Create_graph", "Create_dist_graph"),

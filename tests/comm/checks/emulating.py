@@ -262,5 +262,5 @@ def check_a_driven_generator_takes_its_time_on_emulated_links(comm: MPI.Intracom
     requests = [slow.Iallreduce(MPI.IN_PLACE, array) for array in arrays]  # the second queues for the port
     for request in reversed(requests):
         request.Wait()
-    assert comm.size == 1 or abs(requests[1].due - requests[1].seconds - requests[0].due) < 1e-6
+    assert comm.size == 1 or requests[1].due - requests[1].seconds > requests[0].due - 1e-6
     assert perf_counter() - began >= 2 * takes
