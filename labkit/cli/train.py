@@ -184,7 +184,9 @@ def _side_by_side(out: Path, preset: str) -> Figure:
             name: {k: float(v.mean()) for k, v in fractions(table).items()} for name, table in tables.items()
         }
         curves = {"Loss (mean of the ranks)": loss, "Time per iteration (s)": seconds}
-        return comparison("Iteration", curves, parts)
+        figure = comparison("Iteration", curves, parts)
+        figure.axes[1].set_ylim(bottom=0)
+        return figure
     quantities = {
         "local_accuracy": ("Training accuracy (%)", 100),
         "local_loss": ("Training loss", 1),
