@@ -209,7 +209,7 @@ class _Forking(NamedTuple):
     folder: str
 
 
-_forking: list[_Forking] = []  # the last one lives
+_forking: dict[int, _Forking] = {}  # by the pid of this process: a child that it forks needs its own
 _starting = threading.Lock()  # `check` may run in several threads
 
 
@@ -222,17 +222,18 @@ def _forks() -> tuple[str, str | None]:
     if sys.platform != "linux":
         return "", None
     with _starting:
-        if _forking and _forking[-1].process.poll() is None:
-            os.killpg(_forking[-1].process.pid, signal.SIGCONT)  # a student's code may have stopped it
+        known = _forking.get(os.getpid())
+        if known and known.process.poll() is None:
+            os.killpg(known.process.pid, signal.SIGCONT)  # a student's code may have stopped it
         else:
-            folder = _forking[-1].folder if _forking else tempfile.mkdtemp(prefix="labkit-exercises-")
+            folder = known.folder if known else tempfile.mkdtemp(prefix="labkit-exercises-")
             with forking.listen() as listener:
                 command = [sys.executable, "-m", FORKED, forking.SERVE, str(os.getpid())]
                 process = start_child(
                     command, remove=folder, stdin=listener.fileno(), env=clean_environment()
                 )
-                _forking.append(_Forking(process, os.environ.pop(forking.ADDRESS), folder))
-        return _forking[-1].address, _forking[-1].folder
+            known = _forking[os.getpid()] = _Forking(process, os.environ.pop(forking.ADDRESS), folder)
+        return known.address, known.folder
 
 
 def grade_text(exercise: Exercise, text: str, *, sandboxed: bool) -> Verdict:

@@ -200,7 +200,7 @@ def test_two_threads_start_one_process_that_forks(monkeypatch: pytest.MonkeyPatc
         time.sleep(0.1)
         return SimpleNamespace(pid=0, poll=lambda: None)
 
-    monkeypatch.setattr(checking, "_forking", [])
+    monkeypatch.setattr(checking, "_forking", {})
     monkeypatch.setattr(checking, "start_child", start)
     monkeypatch.setattr(checking.os, "killpg", lambda pid, signum: None)
     with ThreadPoolExecutor(2) as pool:
