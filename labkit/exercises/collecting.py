@@ -108,8 +108,10 @@ def _statement(text: str, node: ast.stmt) -> Statement:
     table = symtable.symtable(text, "<cell>", "exec")
     symbols = table.get_symbols()
     binds = frozenset(each.get_name() for each in symbols if each.is_assigned() or each.is_imported())
-    now = frozenset(each.get_name() for each in symbols if each.is_referenced())
-    parts = () if isinstance(node, Definition) else ast.walk(node)
+    parts = [] if isinstance(node, Definition) else list(ast.walk(node))
+    updated = {ast.unparse(part.target) for part in parts if isinstance(part, ast.AugAssign)}
+    referenced = {each.get_name() for each in symbols if each.is_referenced()}
+    now = frozenset(referenced | (updated & binds))  # x += 1 needs the x above it
     changes = frozenset(name for part in parts if (name := _changed(part))) - binds
     tree = ast.parse(ast.unparse(node))
     for each in ast.walk(tree):

@@ -182,9 +182,10 @@ from functools import reduce as fold
 
 size = lambda shape: fold(lambda a, b: a * b, shape, 1); other = prod
 {changed("views", ("math.prod(shape)", "max(size(shape), other(shape))"))}""",
-    # Default arguments and a keyword.
+    # Default arguments and a keyword; a constant that changes.
     "momentum_step": """
-DAMPING = 0.0
+DAMPING = 1.0
+DAMPING *= 0
 
 def momentum_step(params, velocity, grads, lr, momentum, weight_decay, *, damping=DAMPING):
     velocity[:] = momentum * velocity + (1 - damping) * (grads + weight_decay * params)
