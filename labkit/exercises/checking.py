@@ -7,6 +7,7 @@ import json
 import linecache
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -180,7 +181,7 @@ def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Ver
         with scratch_folder(parent) as folder:
             # Without a process that forks it, the judge has a supervisor: it ends with this process, too.
             alone = [*supervised(remove=str(folder)), sys.executable, "-m"]
-            process = subprocess.Popen(
+            process: Any = subprocess.Popen(
                 [*(forking.stand_in() if forks else alone), JUDGE, str(folder)],
                 env={**clean_environment(), forking.ADDRESS: forks},
                 stdin=subprocess.PIPE,
@@ -189,14 +190,17 @@ def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Ver
             )
             with process:
                 try:
-                    answer, _ = process.communicate(json.dumps(request).encode(), limit_s)
+                    process.stdin.write(json.dumps(request).encode())
+                    process.stdin.close()
+                    if not select.select([process.stdout], [], [], limit_s)[0]:
+                        raise TimeoutError(f"the judge did not answer within {limit_s:g} s")
+                    if not (answer := process.stdout.readline()):
+                        raise OSError("the judge has ended without a verdict")
+                    if forks:
+                        process.kill()  # the judge has ended its job, and ends now
                 finally:
                     end(process)
-        if not answer:
-            raise OSError("the judge has ended without a verdict")
         return Verdict(**json.loads(answer))
-    except subprocess.TimeoutExpired:
-        return Verdict(False, f"the judge did not answer within {limit_s:g} s", check_failed=True)
     except (OSError, ValueError, TypeError) as error:
         return Verdict(False, str(error), check_failed=True)
 
