@@ -7,6 +7,7 @@ import linecache
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -195,12 +196,13 @@ def test_a_function_of_another_exercise_is_not_kept_as_a_part_of_the_answer(judg
 
 
 @pytest.mark.skipif(not LINUX, reason="elsewhere, nothing is forked")
-def test_two_threads_start_one_process_that_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_start_one_process_that_forks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def start(command: object, **options: object) -> Any:
         time.sleep(0.1)
         return SimpleNamespace(pid=0, poll=lambda: None)
 
     monkeypatch.setattr(checking, "_forking", {})
+    monkeypatch.setattr(checking.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(checking, "start_child", start)
     monkeypatch.setattr(checking.os, "killpg", lambda pid, signum: None)
     with ThreadPoolExecutor(2) as pool:
