@@ -27,7 +27,7 @@ import numpy as np
 
 from mpiwatch import HANG_EXIT_CODE
 from mpiwatch.launch import mpiexec, settings
-from tests.corpus import collectives, messages, others
+from tests.corpus import after_corrbench, collectives, messages, others
 from tests.corpus.program import CATEGORIES, Program
 
 HERE = Path(__file__).parent
@@ -36,9 +36,12 @@ JOB_S = 240.0  # time limit of a job of a few programs, on a busy machine
 PROGRAMS_PER_JOB = 20
 
 
-def corpus() -> dict[str, Program]:
-    """Return all programs by name."""
-    made = [*messages.programs(), *collectives.programs(), *others.programs()]
+def corpus(after_mpi_corrbench: bool = False) -> dict[str, Program]:
+    """Return all programs of our own, or those after MPI-CorrBench, by name."""
+    if after_mpi_corrbench:
+        made = [*after_corrbench.programs()]
+    else:
+        made = [*messages.programs(), *collectives.programs(), *others.programs()]
     programs = {program.name: program for program in made}
     assert len(programs) == len(made), "two programs have the same name"
     return programs
@@ -162,9 +165,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes to a file")
     parser.add_argument("--list", action="store_true", help="print the programs' names and end")
     parser.add_argument("--show", metavar="NAME", help="print a program and end")
+    parser.add_argument("--after-corrbench", action="store_true", help="the programs after MPI-CorrBench")
     parser.add_argument("--plain", action="store_true", help="as labkit run does, without strict mode")
     options = parser.parse_args()
-    chosen = corpus()
+    chosen = corpus(options.after_corrbench)
     programs = [each for each in chosen.values() if re.search(options.only, each.name)]
     if options.show:
         print(chosen[options.show].source)
