@@ -50,6 +50,9 @@ def my_items(n, rank, size):
         "the last item is on no rank: range(…, n, …) already leaves out n": {
             "range(rank, n,": "range(rank, n - 1,"
         },
+        "the items start at 1; start at 0, as range(n) does": {
+            "list(range(rank, n, size))": "[k for k in range(1, n + 1) if (k - 1) % size == rank]"
+        },
     },
     hints=(
         "With 3 ranks, rank 1 gets the items 1, 4, 7 … Which number is added each time?",

@@ -303,8 +303,14 @@ MLP_GRADIENT = Exercise(
             "dactive * (hidden > 0)": "dactive"
         },
         "relu: the gradient passes where its input is 0; use 0 there": {"hidden > 0": "hidden >= 0"},
+        "relu: the mask comes from the gradient; it has to come from the input of relu": {
+            "hidden > 0": "dactive > 0"
+        },
         "relu: this is the slope alone; multiply the gradient by it": {
             "dactive * (hidden > 0)": "(hidden > 0).astype(hidden.dtype)"
+        },
+        "relu: the gradient is multiplied by relu's output; its slope above 0 is 1": {
+            "dactive * (hidden > 0)": "dactive * active"
         },
         "the gradient of W2 uses the units before relu; the second layer's input is after it": {
             "linear_backward(dz, active,": "linear_backward(dz, hidden,"

@@ -107,6 +107,9 @@ IM2COL = Exercise(
             "j + stride * width : stride": "j + width",
         },
         "the last windows are missing: there are (H + 2 pad - k) // stride + 1 rows of them": {" + 1": ""},
+        "the windows come column after column: go through each row of the image first": {
+            "return rows.": "return rows.transpose(0, 2, 1, 3, 4, 5)."
+        },
         "kernel row and kernel column are exchanged within each window": {"i, j": "j, i"},
         "… float64, expected float32": {", x.dtype)": ")"},
     },
@@ -248,6 +251,7 @@ MAX_POOL = Exercise(
     expected=_pooled,
     mistakes={
         "y is the average of each window": {"return y": "return windows.mean(axis=(3, 5))"},
+        "y is the first entry of each window": {"return y": "return windows[:, :, :, 0, :, 0]"},
         "y: the maximum starts from 0, so a window of negative numbers gives 0": {
             "return y": "return np.maximum(y, 0)"
         },
@@ -271,6 +275,9 @@ MAX_POOL = Exercise(
             "    inside /= equal.repeat(k, axis=2).repeat(k, axis=3)\n    return",
         },
         "slope: of equal entries the last gets 1: the first should": {"in range(k)": "in reversed(range(k))"},
+        "slope: every entry gets its share, as in average pooling: only the largest gets it": {
+            "= found": "= 1 / k**2"
+        },
         "slope: every entry gets 1: only the largest should": {"= found": "= 1"},
         "slope has the shape of the windows only: rows and columns outside of them get 0": {
             "np.zeros_like(x)": "np.zeros_like(x[:, :, : height * k, : width * k])"

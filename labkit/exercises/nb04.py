@@ -356,6 +356,11 @@ FIT_TWO_SEGMENTS = Exercise(
             TERMS: "seconds**-0.5, nbytes * seconds**-0.5",
             "np.ones(len(seconds))": "seconds**0.5",
         },
+        "only the first and the last measurement of a segment count: use all of them": {
+            "np.linalg.lstsq(terms[part], ones[part])[0]": (
+                "np.linalg.solve(terms[part][[0, -1]], ones[part][[0, -1]])"
+            )
+        },
         "both pairs are fitted to all measurements: fit each to its own segment": {
             "lstsq(terms[part], ones[part])": "lstsq(terms, ones)"
         },
@@ -439,6 +444,11 @@ AVERAGE_BY_GATHER = Exercise(
         "each worker gets a sorted row back instead of the mean: write the mean into all rows": {
             f"rows[:] = {MEAN_OF_KEPT}": f"mean = {MEAN_OF_KEPT}"
         },
+        "this is the trimmed mean over one rank's own workers: gather the rows of all ranks first": """
+def average_by_gather(comm, gradients, drop):
+    drop = min(drop, (len(gradients) - 1) // 2)
+    gradients[:] = np.sort(gradients, axis=0)[drop : len(gradients) - drop].mean(axis=0)
+""",
     },
     hints=(
         "Rank 0 needs an array of all workers' rows, shape (p · k, n). The other ranks pass None in its "

@@ -377,6 +377,11 @@ RING_REDUCE_ROUNDS = Exercise(
         },
         "… after the last round": {"for other in range(1, p)": "for other in range(1, p - 1)"},
         "… a second time": {"copy_round": "reduce_round"},
+        "… the time of 6 chunks": """
+def ring_reduce_rounds(p):
+    for rank in range(1, p):
+        yield reduce_round(rank, 0, np.arange(p))
+""",
         "… different chunks in the same round": """
 def ring_reduce_rounds(p):
     for rank in range(p - 1, 0, -1):

@@ -140,6 +140,12 @@ DIAGNOSE = Exercise(
         "all ranks' transfers count alike in the mean: take the median of the ranks, which one rank cannot "
         "move": {"np.median(transfer_s)": "np.median(transfer_s, axis=0).mean()"},
         "equal ranks get a bottleneck; a loss of up to 20 % of a healthy step is none": {"0.2 *": "0 *"},
+        "the compute times are not looked at: compare the longest with the median": {
+            "compute.max() - np.median(compute)": "0"
+        },
+        "the transfers are not looked at: compare them with expected_s": {
+            "np.median(transfer_s) - expected_s": "0"
+        },
     },
     hints=(
         "Take medians over the steps first, so that a single pause does not decide the result.",
@@ -469,6 +475,9 @@ SIZES_BY_SPEED = Exercise(
         },
         "all samples that are left over go to the last rank; they belong to the largest remainders": {
             GIVE_THE_REST: "    sizes[-1] += rest\n"
+        },
+        "all samples that are left over go to the fastest rank; they belong to the largest remainders": {
+            GIVE_THE_REST: "    sizes[np.argmax(speeds)] += rest\n"
         },
         "the slowest rank gets most: these are speeds, in samples per second, not times": {
             "np.asarray(speeds) / np.sum(speeds)": "(1 / speeds) / np.sum(1 / speeds)"

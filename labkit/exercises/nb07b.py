@@ -181,7 +181,14 @@ REDUCE_SCATTER_OVERLAPPED = Exercise(
         "… does not call every request's": {
             "        under_way[:] = [pair for pair in under_way if not pair[0].Test()]\n": ""
         },
+        "… own Test()": {  # of the newest one alone
+            "under_way[:] = [pair for pair in under_way if not pair[0].Test()]": "request.Test()"
+        },
         "… is freed meanwhile": {"(request, gradient))": "(request, None))"},
+        "… that MPI reads is freed": {
+            "gradient /= comm.size": "whole = gradient / np.float32(comm.size)",
+            "scatter(gradient,": "scatter(whole,",
+        },
         "… holds the sum": {"        gradient /= comm.size\n": ""},
         "… twice": {"    return chunks": "    return {k: chunk / comm.size for k, chunk in chunks.items()}"},
         "… is a view of the whole gradient": {

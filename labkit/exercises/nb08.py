@@ -151,6 +151,11 @@ MOMENTUM_STEP = Exercise(
         "params is right, velocity holds the learning rate: it belongs into the update of params": {
             "params -= lr * velocity": "velocity *= lr\n    params -= velocity"
         },
+        "params is right, velocity is the gradient alone: the momentum is lost": {
+            "velocity *= momentum": "step = momentum * velocity + grads + weight_decay * params",
+            "velocity +=": "velocity[...] =",
+            "lr * velocity": "lr * step",
+        },
     },
     result_in=(0, 1),
     hints=(
@@ -308,6 +313,9 @@ ACCUMULATE = Exercise(
         "this is the mean over this rank's samples: the ranks have to exchange their sums": {
             "    comm.Allreduce(total.copy(), total)\n": "",
             "comm.allreduce(samples)": "max(samples, 1)",
+        },
+        "smaller micro-batches are left out: the last one counts, too": {
+            "        total +=": "        if count < 4:\n            continue\n        total +="
         },
         "each gradient is the last one: all stand in one array; use each before you take the next pair": {
             "in micro_batches:": "in list(micro_batches):"

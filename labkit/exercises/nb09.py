@@ -403,6 +403,12 @@ RING_ORDER = Exercise(
         "this visits all local ranks 0 first, then all 1: every message goes to another node": {
             "nodes.index": "nodes[:rank].count"
         },
+        "these are the nodes' names; expected the ranks' numbers": {
+            "range(len(nodes)), key=lambda rank: nodes.index(nodes[rank])": "nodes, key=nodes.index"
+        },
+        "the ranks of a node are in falling order": {
+            "nodes.index(nodes[rank])": "(nodes.index(nodes[rank]), -rank)"
+        },
     },
     hints=(
         "Sort the ranks by the number of their node. `sorted` keeps the order of equal ones.",

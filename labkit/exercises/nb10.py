@@ -138,6 +138,9 @@ SAME_RUNS = Exercise(
             "range(i + 1, len(losses))": "[k for k in range(len(losses)) if k != i]"
         },
         "every run is paired with itself; return pairs with i < j": {"range(i + 1,": "range(i,"},
+        "only neighbouring runs are compared; compare each run with each": {
+            "range(i + 1, len(losses))": "range(i + 1, min(i + 2, len(losses)))"
+        },
         "the whole spread is allowed; a tenth of it is": {"0.1 * ": ""},
     },
     hints=(
@@ -329,10 +332,19 @@ REFEREE = Exercise(
     cases=generated_reports,
     mistakes={
         "… all ranks need about the same time per sample": {"axis=1) / samples": "axis=1)"},
+        "… the mean of the local losses, weighted with the samples": {
+            'weights @ f["local_loss"]': 'f["local_loss"].mean(axis=0)'
+        },
+        "… the weighted mean of the gradients times -learning_rate": {
+            '(weights @ f["bias_gradient"])': 'f["bias_gradient"].mean(axis=0)'
+        },
         "… each accuracy is a whole count of that rank's samples": {
             "np.abs(counts - np.rint(counts)).max(axis=1) > 1e-6": "(counts % 1 != 0).any(axis=1)"
         },
         "… all ranks take the same time per epoch": {"0.98 * total.max()": "total.max()"},
+        "… the same number of updates per epoch": {
+            'f["updates_per_epoch"]': 'f["global_loss"].tolist(), f["other_global_loss"].tolist()'
+        },
         "… this fault is on one rank": {
             "moved.any()": 'samples.sum() != f["training_samples"]',
             'kind, rank = "shards", int(moved.argmax())': 'kind = "shards"',
