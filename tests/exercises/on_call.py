@@ -1,6 +1,6 @@
 """The reference diagnosis of many incidents: a program that only measures has to find cause and rank.
 
-    OPENBLAS_NUM_THREADS=1 mpiexec -n 4 python -m tests.exercises.on_call 200 [--faults 1] [--first 0] [--causes]
+    OPENBLAS_NUM_THREADS=1 mpiexec -n 4 python -m tests.exercises.on_call 200 [--faults 1] [--first 0]
 
 prints each incident with a wrong verdict, and how many are right. With --causes, each seed gives the size of
 the job for one incident of each cause.
