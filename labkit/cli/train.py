@@ -195,11 +195,12 @@ def _side_by_side(out: Path, preset: str) -> Figure:
     curves = {}
     for column, (label, factor) in quantities.items():
         for name, run in runs.items():
-            by_rank = [
+            of_ranks = [
                 [row[column] for row in run["epochs"] if row["rank"] == r] for r in range(run["ranks"])
             ]
-            if None not in by_rank[0]:
-                curves.setdefault(label, {})[name] = factor * np.array(by_rank)
+            by_rank = np.array(of_ranks, float)  # a rank without samples in an epoch has None there: nan
+            if np.isfinite(by_rank).any():
+                curves.setdefault(label, {})[name] = factor * by_rank
     return comparison("Epoch", curves)
 
 

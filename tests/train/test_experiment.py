@@ -17,14 +17,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from labkit.cli.train import draw
 from labkit.data import SOURCES
-from labkit.nn import mlp
+from labkit.nn import lenet5, mlp
 from labkit.train import load_run
 from labkit.train.comparison import as_text, beside, compare
 from labkit.train.presets import PRESETS
-from labkit.train.run_record import PARTS, load_iterations, save_record
+from labkit.train.run_record import PARTS, load_iterations, save_measurements, save_record
 from labkit.train.settings import RECIPES, Settings
-from labkit.train.steps import Epoch
+from labkit.train.steps import Epoch, Step
 from mpiwatch import launch
 from tests.conftest import PROGRAMS, run, run_commands
 
@@ -207,6 +208,16 @@ def test_a_rank_without_samples_in_a_short_epoch_has_no_accuracy() -> None:
     rows = compare("report-e-allreduce", [epoch], np.zeros((1, 1)), [ended], None, figures={})
     found = {row["name"]: row["measured"] for row in rows}
     assert np.isnan(found["accuracy, epoch 1 (%)"]).all() and found["test accuracy (%)"] == [50]
+
+
+def test_report_e_is_drawn_if_a_rank_has_no_samples_in_an_epoch(tmp_path: Path) -> None:
+    rows = [Epoch(1, 0, 2.0, 2.0), Epoch(1, 1, math.nan, 2.0)]
+    steps = [Step(1, 1, rank, 0.0, 0.1, 0.2, 0.3, 0.4) for rank in range(2)]
+    settings = {"average_after_step": False, "bottleneck": []}
+    run = {"preset": "report-e-ring", "ranks": 2, "settings": settings}
+    save_measurements(tmp_path, lenet5(), rows, steps, run)
+    draw(tmp_path, rows, steps, run)
+    assert (tmp_path / "report-e.png").exists()
 
 
 def test_the_progress_bar_is_on_a_terminal_only_and_fits_it(job: tuple[Path, str], tmp_path: Path) -> None:
