@@ -188,10 +188,10 @@ def check_buffers_count_by_what_these_ranks_hold(comm: MPI.Intracomm) -> None:
 
 
 class StopWith(Callback):
-    """End the run before its first step, and keep the residual that it would begin with."""
+    """End the run before its first step, and keep what it would begin with."""
 
     def begin(self, model: Model, held: Mapping[str, Sequence[np.ndarray]]) -> None:
-        self.residual = held["residual"][0].copy()
+        self.buffers, self.residual = model.buffers.copy(), held.get("residual", [model.grads])[0].copy()
         raise Stop
 
 
@@ -229,8 +229,16 @@ def check_another_number_of_ranks_takes_over_buffers_or_is_refused(comm: MPI.Int
                 assert f"cannot resume: expected {comm.size} ranks, as when" in message, message
                 why = "with these shards" if name == "by-label" else "each rank has"
                 assert f"got 1: {why}" in message, message
-            else:
-                assert len(alone(resume=True)[1]) == 2
+                continue
+            begun = StopWith()
+            with pytest.raises(Stop):
+                alone(resume=True, stop=begun)
+            about, arrays = read_checkpoint(alone.file)
+            of_ranks = [arrays[f"rank {rank}/buffers"] for rank in range(comm.size)]
+            counted = about["samples"] if name == "average" else [1] + [0] * (comm.size - 1)
+            expected = np.average(of_ranks, axis=0, weights=counted)
+            np.testing.assert_array_equal(begun.buffers, expected.astype(begun.buffers.dtype))
+            assert len(alone(resume=True)[1]) == 2
 
 
 def check_unfit_checkpoints_are_refused_before_training(comm: MPI.Intracomm) -> None:

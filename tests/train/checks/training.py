@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from mpi4py import MPI
 from labkit.comm import Averaging
 from labkit.data import contiguous, linear, strided
 from labkit.nn import SGD, Model, linear_regression, softmax_regression
-from labkit.train import Batches, Contributions, gather, train
+from labkit.train import Batches, Callback, Contributions, gather, train
 from tests.raising import error_on_every_rank
 from tests.train.models import labelled
 
@@ -85,6 +86,21 @@ def check_iterations_end_a_run_within_an_epoch_or_before_the_last(comm: MPI.Intr
         )
         assert [row.epoch for row in rows] == epochs
         assert comm.allreduce(sum(row.samples for row in rows)) == min(10 * iterations, 30 * 4)
+
+
+class SlowToBegin(Callback):
+    """Take 0.05 s before the first step."""
+
+    def begin(self, model: Model, held: object) -> None:
+        sleep(0.05)
+
+
+def check_what_comes_before_the_first_step_is_a_wait_of_epoch_1(comm: MPI.Intracomm) -> None:
+    x, y = labelled(40)
+    mine = strided(40, comm.rank, comm.size)
+    batches, slow = Batches(comm, x[mine], y[mine]), SlowToBegin()
+    first, _ = train(comm, softmax_regression(6, 3), batches, epochs=2, lr=0.1, callbacks=[slow])
+    assert first.wait_s >= 0.05
 
 
 def check_every_rank_raises_if_one_rank_has_wrong_arguments(comm: MPI.Intracomm) -> None:
