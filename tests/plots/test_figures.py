@@ -128,6 +128,14 @@ def test_the_bucket_sizes_around_the_best_are_marked() -> None:
     assert list(measured.get_ydata()) == [4] and set(whole.get_ydata()) == {10}
 
 
+def test_the_bound_falls_where_communication_takes_longer() -> None:
+    (axes,) = buckets.hidden_by_ratio([0.5, 4], [0.8, 0.2]).axes
+    bound, measured = axes.lines
+    x, y = bound.get_data()
+    np.testing.assert_allclose(y, 100 * np.minimum(1, 1 / x))
+    np.testing.assert_allclose(measured.get_ydata(), [80, 20])
+
+
 def test_images_have_scales_of_their_own_around_zero() -> None:
     small, large = np.array([[0.5, -1.0]]), np.array([[8.0], [2.0]])
     drawn = images.images({"small": small, "large": large}).axes
@@ -143,3 +151,19 @@ def test_shards_colours_every_sample_by_its_rank() -> None:
     assert shown == [COLOURS[rank] for rank in (0, 1, 0, 1, 1, 0)]
     assert texts(axes) == ["x", "y", "z"] * 2
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["a", "b"]
+
+
+def test_steps_colours_every_sample_by_its_step() -> None:
+    (axes,) = sharding.samples_by_step({"one rank": (np.array([0, 0, 1]), np.array([0, 0, 0]))}).axes
+    colours = [patch.get_facecolor() for patch in axes.patches]
+    assert colours[0] == colours[1] != colours[2]
+    assert colours[0][0] < 0.9, "the first step's boxes must stand out from the white background"
+    assert texts(axes) == ["0", "0", "0"] and "rank" in axes.get_xlabel()
+    assert [text.get_text() for text in axes.figure.legends[0].get_texts()] == ["step 0", "step 1"]
+
+
+def test_label_counts_writes_every_count() -> None:
+    table = np.array([[3, 0], [1, 2]])
+    first, second = sharding.label_counts({"a": table, "b": table.T}).axes
+    assert texts(first) == ["3", "0", "1", "2"] and texts(second) == ["3", "1", "0", "2"]
+    assert (first.get_title(), first.get_xlabel(), first.get_ylabel()) == ("a", "Label", "Rank")
