@@ -47,6 +47,11 @@ _METHODS = {
 }
 _ANY_OBJECT = type("_AnyObject", (), dict(_METHODS))()  # has the methods of all mpi4py classes
 _PREFIXES = "MPI_", "PMPI_"
+_COMMON = (  # methods that objects of other libraries have, too
+    "Abort Accept Attach Cancel Clone Close Commit Compare Complete Connect Create Delete Detach Disconnect "
+    "Finalize Flush Free Get Get_name Init Join Lock Merge Open Pack Post Probe Put Read Recv Reduce Scan "
+    "Seek Send Set Set_name Shrink Spawn Split Start Sync Test Unlock Unpack Wait Write"
+)
 _BUILTIN = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -80,6 +85,8 @@ def callee(frame: FrameType) -> object:
             value = _ANY_OBJECT if is_class or call_name(value) else UNKNOWN
         elif opname in _ATTRIBUTES:
             value = _attribute(value, str(argument))
+        elif opname == "LOAD_SUPER_ATTR":  # since Python 3.12, instead of a call of `super`
+            value = Named(str(argument))
         elif opname.startswith("LOAD_") and opname != "LOAD_CONST" and isinstance(argument, str):
             scopes = frame.f_locals, frame.f_globals, frame.f_builtins
             value = next((scope[argument] for scope in scopes if argument in scope), UNKNOWN)
@@ -93,18 +100,24 @@ def _loads(code: CodeType, instruction: int) -> list[tuple[str, object]]:
     """Return the operations that have loaded what an instruction calls; none if it is no call.
 
     They begin in the source where the call begins. Only a method's name on a later line than its object
-    begins elsewhere, and so does then the call.
+    begins elsewhere, and so does then the call. Since Python 3.13, an instruction may load two variables: it
+    begins where the first one does.
     """
     while instruction > 0 and dis.opname[code.co_code[instruction]] == "CACHE":
         instruction -= 2  # of the call before
     if instruction < 0 or dis.opname[code.co_code[instruction]] not in _CALLS:
         return []
     places = [(place[0], place[2]) for place in code.co_positions()]  # type: ignore[attr-defined,unused-ignore]
-    return [
-        (each.opname, each.argval)
-        for each in dis.get_instructions(code)
-        if each.offset < instruction and places[each.offset // 2] == places[instruction // 2]
-    ]
+    found: list[tuple[str, object]] = []
+    second: object = None  # of two variables, if only loads have followed
+    for each in dis.get_instructions(code):
+        names = each.argval if isinstance(each.argval, tuple) and "LOAD_FAST" in each.opname else ()
+        if each.offset < instruction and places[each.offset // 2] == places[instruction // 2]:
+            if not found and not names and second is not None:
+                found.append(("LOAD_FAST", second))
+            found.append(("LOAD_FAST", names[0]) if names else (each.opname, each.argval))
+        second = names[1] if names else second if each.opname.startswith("LOAD_") else None
+    return found
 
 
 def _any_item(container: object) -> object:
@@ -154,9 +167,10 @@ def call_name(function: object) -> str:
             function = function.func
         else:
             break
-    if isinstance(function, Named):  # of an unknown object: a name in capitals is hardly another library's
+    if isinstance(function, Named):  # of an unknown object: most names in capitals are no other library's
         name = function.name
-        return name if name.startswith(_PREFIXES) or (name[0].isupper() and name in _METHODS) else ""
+        is_mpi4py = name[0].isupper() and name in _METHODS and name not in _COMMON.split()
+        return name if name.startswith(_PREFIXES) or is_mpi4py else ""
     if isinstance(function, _FOREIGN):
         name = getattr(function, "__name__", "")
         return name if name.startswith(_PREFIXES) else ""

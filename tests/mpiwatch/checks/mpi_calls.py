@@ -40,6 +40,11 @@ reqs = [MPI.REQUEST_NULL, MPI.REQUEST_NULL]
 by_name = {"world": comm}
 i = 1
 yes = True
+class Client:
+    Get = staticmethod(math.floor)
+    def __getattr__(self, name):
+        return math.floor
+client = Client()
 """
 
 FORMS = {
@@ -81,7 +86,13 @@ FORMS = {
     "MPI.Intracomm(comm).Bcast(a, b)": "Bcast",
     "lib.MPI_Barrier(b)": "MPI_Barrier",
     "barrier = lib.MPI_Barrier\nbarrier(b)": "MPI_Barrier",
-    # Of an object that the watchdog does not know, only the method's name: one in capitals is MPI's.
+    # Python loads two variables by one instruction.
+    "def f(z, c):\n    return (z, c.bcast(b))\nf(1, comm)": "bcast",
+    "def f(z, c):\n    return (z, c[0].bcast(b))\nf(1, holder.list)": "bcast",
+    "def f(c, k):\n    return c[k].bcast(b)\nf(holder.list, 0)": "bcast",
+    "def f(z, c):\n    return (z, c(a, b))\nf(1, comm.Bcast)": "Bcast",
+    "class D(MPI.Intracomm):\n    def go(self):\n        super().Bcast(a, b)\nD(comm).go()": "Bcast",
+    # Of an object that the watchdog does not know, only the method's name: most in capitals are MPI's.
     "holder.trap.Bcast(a, b)": "Bcast",
     "(comm if yes else holder.comm).Bcast(a, b)": "Bcast",
     # These are not calls of MPI, or not certain to be:
@@ -97,6 +108,9 @@ FORMS = {
     "holder.trap.bcast(a, b)": "",
     "(comm if yes else holder.comm).bcast(a, b)": "",
     "getattr(comm, 'Bcast')(b)": "",
+    "def f(z, c):\n    return (z, c.Get(b))\nf(1, client)": "",
+    "Client().Get(b)": "",
+    "client.Open(b)": "",
     "x = [comm.rank, math.floor(b)]": "",
     "math.floor(b); comm.Barrier()": "",
     "comm.Get_rank(); math.floor(b)": "",
