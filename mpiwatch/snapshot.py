@@ -128,12 +128,17 @@ def describe(error: BaseException) -> str:
 
 
 def _source(file: str, line: int) -> str:
-    text = linecache.getline(file, line).strip()
-    if not text and is_cell(file):
-        # Each rank files a cell in a folder of its own, under the same name.
-        name = os.path.basename(file)
-        same = [known for known in linecache.cache if is_cell(known) and os.path.basename(known) == name]
-        text = linecache.getline(same[0], line).strip() if same else ""
+    try:
+        text = linecache.getline(file, line).strip()
+        if not text and is_cell(file):
+            # Each rank files a cell in a folder of its own, under the same name.
+            name = os.path.basename(file)
+            same = [
+                each for each in tuple(linecache.cache) if is_cell(each) and os.path.basename(each) == name
+            ]
+            text = linecache.getline(same[0], line).strip() if same else ""
+    except KeyError:  # another thread has just removed it
+        return ""
     return text
 
 
@@ -229,7 +234,7 @@ def _is_running(recorder: FlightRecorder, rank: int) -> bool:
 
 
 def _observe(recorder: FlightRecorder, rank: int, since_s: float) -> RankState:
-    """Return what a rank is doing; its line, if it runs on this machine, was sampled after `since_s`."""
+    """Return what a rank is doing; its line, if it runs, was sampled after `since_s` or not long before."""
     slot = recorder.slots[rank]
     calls = tuple(map(_record, recorder.last_calls(rank)))
     seen = RankState(rank, Activity.DEAD, calls=calls, host=_text(slot.host))
@@ -247,7 +252,9 @@ def _observe(recorder: FlightRecorder, rank: int, since_s: float) -> RankState:
     elif is_in_mpi_call(slot, monotonic()):
         found = replace(noted, activity=Activity.IN_MPI_CALL, mpi_call=_text(slot.mpi_call))
     else:
-        has_answered = slot.sampled_s >= since_s or slot.machine != recorder.head.machine
+        # It may have begun to run just now. What a rank of another machine notes arrives later.
+        limit_s = SAMPLED_S if slot.machine == recorder.head.machine else FRESH_S
+        has_answered = slot.sampled_s >= since_s or monotonic() - slot.sampled_s < limit_s
         activity = Activity.RUNNING if has_answered else Activity.UNRESPONSIVE
         found = replace(seen, activity=activity, place=_text(slot.running_at))
     return found

@@ -315,6 +315,7 @@ class Watch:
         if self.recorder.head.epoch != self.epoch:
             self.join_epoch()
         self.slot.waiting_in = WaitingIn.NOTHING
+        self.slot.running_at = b""  # a line of the last cell
         self.slot.calls_before_cell = self.channels[0].number if self.channels else 0
         self.recorder.set_cell_state(self.rank, CellState.RUNNING)
 

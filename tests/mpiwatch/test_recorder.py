@@ -10,6 +10,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -27,7 +28,7 @@ from mpiwatch.recorder import (
     WaitingIn,
     fit,
 )
-from mpiwatch.report import Reason, Report
+from mpiwatch.report import Activity, Reason, Report
 from mpiwatch.snapshot import file_label, frames_in, student_line, take_snapshot
 
 
@@ -160,3 +161,14 @@ def test_only_the_owner_can_read_it(recorder: FlightRecorder) -> None:
     files = list(Path(recorder.path).parent.glob(f"{Path(recorder.path).name}*"))
     assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o600"}
     assert len(files) == 1
+
+
+def test_a_rank_that_notes_nothing_any_more_does_not_respond(recorder: FlightRecorder) -> None:
+    """Its line may be an old one; also on another machine, whose notes arrive a little later."""
+    _, recent, old = recorder.slots
+    for slot in recent, old:
+        slot.machine, slot.running_at = 1, b"x.py line 4"
+    recent.sampled_s, old.sampled_s = monotonic() - 0.5, monotonic() - 60
+    report = take_snapshot(recorder, Reason.STOPPED, 0.0, range(3), None)
+    running = Activity.RUNNING
+    assert [rank.activity for rank in report.ranks] == [running, running, Activity.UNRESPONSIVE]
