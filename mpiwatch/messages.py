@@ -790,8 +790,7 @@ class WatchedMessages(ChannelComm):
             message = self._probe(probe, source, tag, status)
             return message is not None
 
-        if not has_arrived():
-            self._wait(name, has_arrived, source, tag, sends_too)
+        self._wait(name, has_arrived, source, tag, sends_too)
         balance[0] -= 1
         assert message is not None, f"{name} from {source} with tag {tag} is over without a message"
         return message

@@ -12,7 +12,7 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic, sleep
 from types import FrameType
 from typing import Any, NoReturn
@@ -51,7 +51,8 @@ _do_nothing: Callable[[], object] = int  # no call is cheaper
 
 # How a wait begins, before it reads the clock. A process that is watched and has a core of its own polls for
 # a few tenths of a millisecond and keeps the core.
-_polls, _pause = range(100), yield_core
+_polls: Iterable[object] = range(100)
+_pause = yield_core
 _POLLS_ON_OWN_CORE = range(1000)
 
 Over = Callable[[], bool]
@@ -288,7 +289,12 @@ class Watch:
         self.join_epoch()
 
     def _forget_callers(self) -> None:
-        """Let the next collective on each communicator call `check_process`."""
+        """Let the next collective on each communicator, and each wait, call `check_process`.
+
+        They must not poll MPI before: that may take messages which have arrived for the parent.
+        """
+        global _polls  # noqa: PLW0603
+        _polls = iter(self.check_process, self)
         for channel in self.channels:
             channel.caller = 0
 

@@ -159,6 +159,8 @@ def test_a_forked_child_that_calls_mpi_gets_an_error(
     run_text: Run, options: tuple[str, ...], call: str
 ) -> None:
     forks = (
+        "import time\n"
+        "time.sleep(0.5 * rank)\n"  # so that a message of rank 0 has arrived, which is not the child's
         "child = os.fork()\n"
         "if child == 0:\n"
         "    try:\n"
