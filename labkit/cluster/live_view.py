@@ -151,7 +151,7 @@ def activity(state: RankState) -> str:
         Activity.IN_MPI_CALL: f"in {state.mpi_call}{at}",
         Activity.RUNNING: at.strip(),
         Activity.NOT_STARTED: "not started",
-        Activity.UNRESPONSIVE: "no response",
+        Activity.UNRESPONSIVE: f"no response{'; last seen' * bool(at)}{at}",
         Activity.DEAD: "died",
     }.get(state.activity, "")
 
