@@ -298,7 +298,7 @@ def _waiting(recorder: FlightRecorder, slot: Slot, noted: RankState) -> RankStat
         is_inside = is_running and is_in_mpi_call(slot, monotonic()) and call == last.operation
         return replace(waiting, mpi_call=call) if is_inside else None
     if is_running and _has_just_called(recorder, slot):
-        return replace(waiting, place=_text(slot.running_at) or _line(last))
+        return replace(waiting, place=_place(_text(slot.running_at), last))
     return None
 
 
@@ -344,8 +344,14 @@ def _as_called(rank: RankState, row: int, number: int) -> RankState:
         calls = rank.calls[: places[-1] + 1]
         return replace(waiting, calls=calls, place=_line(call), message=None)
     if rank.activity in (Activity.RUNNING, Activity.IN_MPI_CALL):
-        return replace(waiting, place=rank.place or _line(call))
+        return replace(waiting, place=_place(rank.place, call))
     return rank
+
+
+def _place(sampled: str, call: CallRecord) -> str:
+    """Return the line at which a rank makes a call, which may have begun since its line was sampled."""
+    is_older = sampled.startswith(f"{call.file} line ") and sampled.partition(":")[0] != _line(call)
+    return _line(call) if is_older else sampled or _line(call)
 
 
 def _line(call: CallRecord) -> str:
