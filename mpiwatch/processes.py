@@ -205,6 +205,7 @@ def in_use(files: Set[str], processes: Iterable[int]) -> set[str]:
     # systems list other devices there. Each new file on a busy machine makes each supervisor look: search the
     # text, and parse no line of it.
     numbers: dict[tuple[int, int], str] = {}
+    names = {*map(os.path.basename, files)}
     lines = {f" {path}\n".encode(): path for path in files}
     for path in files:
         with contextlib.suppress(OSError):  # it has just been removed
@@ -220,8 +221,10 @@ def in_use(files: Set[str], processes: Iterable[int]) -> set[str]:
         with contextlib.suppress(OSError):
             for file in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError, KeyError):
-                    status = os.stat(f"/proc/{pid}/fd/{file}")
-                    used.add(numbers[status.st_dev, status.st_ino])
+                    # Ask only for these names: a file on a server that is gone would not answer.
+                    if os.path.basename(os.readlink(f"/proc/{pid}/fd/{file}")) in names:
+                        status = os.stat(f"/proc/{pid}/fd/{file}")
+                        used.add(numbers[status.st_dev, status.st_ino])
         with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as maps:
             content = maps.read()
             used |= {path for line, path in lines.items() if line in content}
