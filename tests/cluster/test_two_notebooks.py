@@ -161,12 +161,16 @@ ipp.Client._send = hold_up"""
     assert is_one_line(said, "is running a cell"), said
 
 
-def test_take_over_ends_a_running_cell(first: Kernel, second: Kernel, tmp_path: Path) -> None:
-    cell = first.start(f"%%px\nimport time\nopen(f'{tmp_path}/{{rank}}', 'w').close()\ntime.sleep(100)")
+@pytest.mark.parametrize("work", ["%%px\n{}", "rc[:].apply_sync(exec, {!r})"])
+def test_take_over_ends_a_running_cell(first: Kernel, second: Kernel, tmp_path: Path, work: str) -> None:
+    wait = f"import os, time\nopen(f'{tmp_path}/{{os.getpid()}}', 'w').close()\ntime.sleep(100)"
+    cell = first.start(work.format(wait))
     wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "both ranks in the cell")
     said = second.run(CONNECT.format(", take_over=True"))
     assert f"a cell of {FIRST} (kernel process {first.pid}): new engines replace them." in said, said
-    assert f"{SECOND} (kernel process {second.pid}) has the engines now" in first.finish(cell)
+    said = first.finish(cell)
+    assert f"ClusterError: {SECOND} (kernel process {second.pid}) has the engines now" in said, said
+    assert "Unexpected" not in said, said
     assert is_one_line(first.run("%px rank"), f"{SECOND} (kernel process {second.pid}) has the engines now")
     assert "cluster started" in first.run("rc = connect(2, own=True)")
     assert "this notebook's cluster" in first.run("rc = connect(2)")
