@@ -30,7 +30,7 @@ from mpiwatch.report import counted, ranks_phrase
 
 POLL_S = 0.02
 ANSWER_S = 5.0  # for an idle engine to answer; it takes milliseconds
-ANSWER_ORPHAN_S = 1.0  # the same for engines whose notebook has exited, before others replace them
+ANSWER_ORPHAN_S = 1.0  # the same for engines that run a cell of a notebook that has exited
 ANNOUNCE_S = 1.5  # until a line says that engines are starting
 RECONNECT_S = 2.0  # how long a client waits for missing engines before another one replaces it
 NEVER_S = 1.0  # a job counts as unable to start if its reason lasts this long
@@ -171,8 +171,9 @@ class Attempt:
         """Return what the ranks report. Replace those that run a cell of another notebook, if that may be."""
         last, other = self.claim.before, self.claim.displaced
         orphaned = last is not None and not last.alive
+        in_cell = last is not None and last.is_busy  # else a busy machine may not let them run for seconds
         try:
-            return self.wait_for_ranks(ANSWER_ORPHAN_S if orphaned else ANSWER_S)
+            return self.wait_for_ranks(ANSWER_ORPHAN_S if orphaned and in_cell else ANSWER_S)
         except NoAnswer:
             if not (other or orphaned):
                 raise

@@ -158,7 +158,7 @@ class Ranks:
         on_several_machines = self.job.is_slurm or self.machines
         wait_until(lambda: not self.client.ids, LOST_S if on_several_machines else NOTICE_S)
         gone = [rank for rank in ranks if rank not in self.client.ids]
-        if self.claim.other() is not None:
+        if get_ipython() is not None and self.claim.other() is not None:
             self.claim.hold()  # raises: another notebook has ended them
         if on_several_machines and self.client.ids:
             kill_engines(self.client)
@@ -223,7 +223,8 @@ class Ranks:
     def interrupt(self, result: ipp.AsyncResult) -> bool:
         """Interrupt the ranks that are still in the cell. If they go on, end the engines and return False."""
         # Only once: a second interrupt could hit a rank while it handles the first, and its answer be lost.
-        self.client.send_signal("SIGINT", targets=private.pending(result), block=False)
+        with contextlib.suppress(NoEnginesRegistered):
+            self.client.send_signal("SIGINT", targets=private.pending(result), block=False)
         if not result.wait(INTERRUPT_S):
             stuck = ranks_phrase(private.pending(result))
             self.end(
