@@ -176,8 +176,8 @@ class Exercise:
 
     @property
     def heading(self) -> Heading:
-        """Return what stands above the exercise in its notebook."""
-        return headings(self.notebook)[self.name]
+        """Return what stands above the exercise in its notebook, which a student may have edited."""
+        return headings(self.notebook).get(self.name, Heading(self.name, 2, 10))
 
     @property
     def points(self) -> int:
@@ -233,15 +233,16 @@ class Exercise:
 
 @cache
 def headings(notebook: str) -> dict[str, Heading]:
-    """Return the headings of a notebook's exercises by the name of the function to write."""
-    (path,) = ORIGINALS.glob(f"{notebook}_*.ipynb")
-    found: dict[str, Heading] = {}
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        text = "".join(cell["source"])
-        if match := HEADING.search(text):
-            heading = Heading(match[1], len(match[2]), int(match[3]))
-        elif "exercise" in cell["metadata"].get("tags", ()):
-            found[re.findall(r"^def (\w+)", text, re.MULTILINE)[-1]] = heading
+    """Return the headings of a notebook's exercises by the names of the functions in their cells."""
+    found, heading = dict[str, Heading](), None
+    for path in sorted(ORIGINALS.glob(f"{notebook}_*.ipynb")):  # Jupyter's "Duplicate" makes a second one
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            text = "".join(cell["source"])
+            if match := HEADING.search(text):
+                heading = Heading(match[1], len(match[2]), int(match[3]))
+            elif heading and "exercise" in cell["metadata"].get("tags", ()):
+                for name in re.findall(r"^def (\w+)", text, re.MULTILINE):
+                    found.setdefault(name, heading)
     return found
 
 

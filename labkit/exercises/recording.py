@@ -52,7 +52,8 @@ def _call(comm: MPI.Intracomm, name: str, given: Mapping[str, Any]) -> Call:
     else:
         buffers = [given[key] for key in ("buf", "sendbuf", "recvbuf") if key in given]
         sizes = [size for each in buffers if (size := _buffer_size(each)) is not None]
-    peer = int(given.get("dest", given.get("source", -1)))
+    number = given.get("dest", given.get("source"))
+    peer = int(number) if isinstance(number, (int, np.integer)) else -1  # mpi4py refuses all else
     if 0 <= peer < comm.size:
         peer = world_ranks(comm.Get_group())[peer]
     least, most = min(sizes, default=0), max(sizes, default=0)

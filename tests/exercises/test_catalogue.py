@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import pickle
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 
 from labkit.cli.course import copies
 from labkit.exercises import catalogue, checking
-from labkit.exercises.exercise import is_stub
+from labkit.exercises import exercise as exercise_module
+from labkit.exercises.exercise import headings, is_stub
 
 NOTEBOOKS = {
     path.name.partition("_")[0]: nbformat.read(path, as_version=4)
@@ -59,11 +61,34 @@ def test_a_stub_has_the_references_signature_and_docstring_and_no_code(pair: cop
 def test_an_exercise_is_complete(name: str) -> None:
     exercise = EXERCISES[name]
     assert len(exercise.hints) >= LEAST_HINTS
-    assert 1 <= exercise.heading.difficulty <= 5
+    assert name in headings(exercise.notebook) and 1 <= exercise.heading.difficulty <= 5
     assert (inspect.getdoc(exercise.reference) or "").strip()
     assert "# noqa" not in exercise.text and "# type: ignore" not in exercise.text
     assert len(exercise.mistakes) >= LEAST_MISTAKES
     assert len(set(map(exercise.mistaken, exercise.mistakes))) == len(exercise.mistakes)
+
+
+def test_an_exercise_has_points_whatever_a_student_makes_of_its_notebook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a clone, such as Binder's, students edit the authors' notebooks: no check may fail of it."""
+    exercise = EXERCISES["my_items"]
+    monkeypatch.setattr(exercise_module, "ORIGINALS", tmp_path)
+    heading, stub = (
+        next(index for index, cell in enumerate(NOTEBOOKS["00"].cells) if words in cell.source)
+        for words in ("### Exercise 0.1", "def my_items")
+    )
+    points = []
+    for is_edited in True, False:
+        headings.cache_clear()
+        points.append(exercise.points)  # without a notebook, then with one whose heading has gone
+        notebook = copy.deepcopy(NOTEBOOKS["00"])
+        notebook.cells[stub].source += "\n\ndef helper():\n    pass\n"
+        notebook.cells[heading].source = "" if is_edited else notebook.cells[heading].source
+        nbformat.write(notebook, tmp_path / f"00_meet{'-Copy1' * (not is_edited)}.ipynb")
+    headings.cache_clear()
+    assert [*points, exercise.points] == [2, 2, 1]
+    headings.cache_clear()
 
 
 @pytest.mark.parametrize("name", EXERCISES)
