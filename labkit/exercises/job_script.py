@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import shlex
 import shutil
 import subprocess
@@ -69,6 +70,7 @@ def sbatch_options(script):
     """Return the #SBATCH options above the first command that the exercise asks for, as a dict."""
     lines = [line for line in lines_above_commands(script) if line.startswith("#SBATCH")]
     words = [word for line in lines for word in shlex.split(line.removeprefix("#SBATCH"), comments=True)]
+    words = [re.sub("^-(.)=", r"-\1==", word) for word in words]  # to SLURM, -N=4 has the value =4
     found = vars(OPTIONS.parse_known_args(words)[0])
     return {name.replace("_", "-"): value for name, value in found.items()}
 

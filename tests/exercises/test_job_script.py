@@ -21,6 +21,7 @@ def changed(old: str, new: str) -> str:
         ("#!/bin/bash\n", "", "first line"),
         ("#SBATCH --open-mode=append\n", "", "--open-mode=append"),
         ("--nodes=4", "--nodes=2", "expected --nodes=4, found 2"),
+        ("--nodes=4", "-N=4", "expected --nodes=4, found =4"),
         ("#SBATCH --cpus-per-task=1\n", "", "expected --cpus-per-task=1, found none"),
         ("00:30:00", "30:00:00", "time limit of at most half an hour"),
         ("B:USR1@60", "USR1@60", "--signal=B:USR1@S"),
