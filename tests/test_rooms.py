@@ -43,22 +43,22 @@ WITHOUT_MPI = ["nn", "data", "reports", "schedules", "hosts"]
 # The lines that a room may have, with comments and docstrings, in steps of 50. They should only fall: a
 # change that adds lines to a full room takes something away first.
 MOST_LINES = {
-    "mpiwatch": 8_550,
+    "mpiwatch": 8_500,
     "labkit": 700,  # beside the rooms
-    "labkit/nn": 1_950,
+    "labkit/nn": 1_900,
     "labkit/data": 850,
     "labkit/reports": 450,
     "labkit/schedules": 1_050,
     "labkit/hosts": 750,
-    "labkit/comm": 2_650,
-    "labkit/train": 3_750,
-    "labkit/cluster": 3_500,
-    "labkit/doctor": 550,
-    "labkit/bench": 1_350,
-    "labkit/exercises": 10_900,
+    "labkit/comm": 2_600,
+    "labkit/train": 3_600,
+    "labkit/cluster": 3_400,
+    "labkit/doctor": 500,
+    "labkit/bench": 1_300,
+    "labkit/exercises": 10_700,
     "labkit/plots": 1_100,
     "labkit/cli": 2_150,
-    "tests": 24_250,
+    "tests": 23_250,
 }
 MOST_FILES, MOST_PACKAGES = 187, 17
 
