@@ -41,12 +41,17 @@ def library_allreduce(comm: MPI.Intracomm, gradient: np.ndarray, factor: float) 
 
 def mpi(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
     """Sum by one call of the MPI library. Its blocking call is faster, and may add in another order."""
-    _scale(gradient, factor)
-    return _library(comm, "Allreduce", blocking, MPI.IN_PLACE, gradient)
+    if blocking:
+        library_allreduce(comm, gradient, factor)
+        return
+    if factor != 1.0:
+        gradient *= gradient.dtype.type(factor)
+    yield from _library(comm, "Iallreduce", comm.Iallreduce(MPI.IN_PLACE, gradient))
 
 
 def _scheduled(name: str, comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
-    _scale(gradient, factor)
+    if factor != 1.0:
+        gradient *= gradient.dtype.type(factor)
     return steps(comm, ALLREDUCE[name](comm.size), gradient, blocking=blocking)
 
 
@@ -71,19 +76,28 @@ def gathered(
     np.multiply(values, values.dtype.type(factor), out=rows[comm.rank])
     if name == "allgather":
         yield from steps(comm, ring_allgather(comm.size), rows.reshape(-1), blocking=blocking)
+    elif blocking:
+        comm.Allgather(MPI.IN_PLACE, rows)
     else:
-        yield from _library(comm, "Allgather", blocking, MPI.IN_PLACE, rows)
+        yield from _library(comm, "Iallgather", comm.Iallgather(MPI.IN_PLACE, rows))
     return rows
 
 
 def gather_scatter(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
     """Gather all gradients on rank 0, which sums them and scatters copies of the sum, as in report C (2a)."""
-    _scale(gradient, factor)
+    if factor != 1.0:
+        gradient *= gradient.dtype.type(factor)
     rows = _kept_rows(comm, gradient) if comm.rank == 0 else None
-    yield from _library(comm, "Gather", blocking, gradient, rows)
+    if blocking:
+        comm.Gather(gradient, rows)
+    else:
+        yield from _library(comm, "Igather", comm.Igather(gradient, rows))
     if rows is not None:
         add_up(rows, np.ones(comm.size, gradient.dtype), rows)
-    yield from _library(comm, "Scatter", blocking, rows, gradient)
+    if blocking:
+        comm.Scatter(rows, gradient)
+    else:
+        yield from _library(comm, "Iscatter", comm.Iscatter(rows, gradient))
 
 
 # By name: the MPI library's own algorithms, the lab's schedules, and shared memory, which sends no messages.
@@ -110,11 +124,12 @@ def reduce_scatter(
 
     The gradient's content is lost.
     """
-    _scale(gradient, factor)
+    if factor != 1.0:
+        gradient *= gradient.dtype.type(factor)
     bounds = chunk_bounds(gradient.size, comm.size)
     if name == "mpi":
         counts = np.diff(bounds).tolist()
-        yield from _library(comm, "Reduce_scatter", False, gradient, own, counts)
+        yield from _library(comm, "Ireduce_scatter", comm.Ireduce_scatter(gradient, own, counts))
     else:
         yield from steps(comm, ring_reduce_scatter(comm.size), gradient)
         own[...] = gradient[bounds[comm.rank] : bounds[comm.rank + 1]]
@@ -124,7 +139,7 @@ def allgather(name: str, comm: MPI.Intracomm, array: np.ndarray) -> Steps:
     """Give every rank all chunks of the array; each rank begins with its own chunk in place."""
     if name == "mpi":
         counts = np.diff(chunk_bounds(array.size, comm.size)).tolist()
-        yield from _library(comm, "Allgatherv", False, MPI.IN_PLACE, [array, counts])
+        yield from _library(comm, "Iallgatherv", comm.Iallgatherv(MPI.IN_PLACE, [array, counts]))
     else:
         yield from steps(comm, ring_allgather(comm.size), array)
 
@@ -147,17 +162,7 @@ def _key() -> int:
     return MPI.Comm.Create_keyval()
 
 
-def _scale(gradient: np.ndarray, factor: float) -> None:
-    if factor != 1.0:
-        gradient *= gradient.dtype.type(factor)
-
-
-def _library(comm: MPI.Intracomm, operation: str, blocking: bool, *arguments: Any) -> Steps:
-    """Call a collective of the MPI library, which hides which rank is missing; or its non-blocking twin."""
-    if blocking:
-        getattr(comm, operation)(*arguments)
-        return
-    operation = f"I{operation.lower()}"
-    request = getattr(comm, operation)(*arguments)
+def _library(comm: MPI.Intracomm, operation: str, request: MPI.Request) -> Steps:
+    """Wait for a request of the MPI library, which hides which rank is missing."""
     if not request.Test():
         yield request.Test, lambda: Pending(comm, operation, [], [])
