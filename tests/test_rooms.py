@@ -55,7 +55,7 @@ MOST_LINES = {
     "labkit/cluster": 3_400,
     "labkit/doctor": 500,
     "labkit/bench": 1_300,
-    "labkit/exercises": 10_700,
+    "labkit/exercises": 10_750,
     "labkit/plots": 1_100,
     "labkit/cli": 2_150,
     "tests": 23_250,

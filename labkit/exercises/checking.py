@@ -231,11 +231,16 @@ def _forks() -> tuple[str, str | None]:
             os.killpg(known.process.pid, signal.SIGCONT)  # a student's code may have stopped it
         else:
             folder = known.folder if known else tempfile.mkdtemp(prefix="labkit-exercises-")
-            with forking.listen() as listener:
-                command = [sys.executable, "-m", FORKED, forking.SERVE, str(os.getpid())]
-                process = start_child(
-                    command, remove=folder, stdin=listener.fileno(), env=clean_environment()
-                )
+            command = [sys.executable, "-m", FORKED, forking.SERVE, str(os.getpid())]
+            try:
+                with forking.listen() as listener:
+                    process = start_child(
+                        command, remove=folder, stdin=listener.fileno(), env=clean_environment()
+                    )
+            except OSError:
+                if not known:
+                    os.rmdir(folder)
+                raise
             known = _forking[os.getpid()] = _Forking(process, os.environ.pop(forking.ADDRESS), folder)
         return known.address, known.folder
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import linecache
 import re
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -95,10 +96,13 @@ def test_an_unknown_exercise_is_not_checked(judged: Any, capsys: pytest.CaptureF
     assert capsys.readouterr().out.startswith("written: NOT CHECKED")
 
 
-def test_a_judge_that_cannot_run_is_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_judge_that_cannot_run_is_a_failed_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(checking.sys, "executable", "/no/such/python")
+    monkeypatch.setattr(checking, "_forking", {})
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     found = checking.judge_text(catalogue.find("linear_backward"), "")
     assert not found.passed and found.check_failed
+    assert not list(tmp_path.iterdir())
 
 
 def test_hints_open_one_at_a_time(judged: Any, capsys: pytest.CaptureFixture[str]) -> None:
