@@ -14,7 +14,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -529,12 +528,20 @@ class StrictRequest(PolledRequest):
     free = Free
 
     @classmethod
+    def Testall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> bool:
+        return cls.testall(requests, statuses)[0]
+
+    @classmethod
     def testall(
         cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
     ) -> tuple[bool, list[Any] | None]:
         if not all([not request or request.Get_status() for request in requests]):
             return False, None
         return True, _ended(requests, statuses)
+
+    @classmethod
+    def Testany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
+        return cls.testany(requests, status)[:2]
 
     @classmethod
     def testany(
@@ -544,6 +551,12 @@ class StrictRequest(PolledRequest):
             if request and request.Get_status():
                 return index, True, request.test(status)[1]
         return MPI.UNDEFINED, not any(requests), None
+
+    @classmethod
+    def Testsome(
+        cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
+    ) -> list[int] | None:
+        return cls.testsome(requests, statuses)[0]
 
     @classmethod
     def testsome(
@@ -619,13 +632,6 @@ class StrictPrequest(StrictRequest, RawPrequest):
     free = Free
 
 
-def _part_of(test: Callable[..., Any], part: Callable[[Any], Any]) -> Any:
-    """Return a test that returns a part of what another one does."""
-    return staticmethod(lambda *given, **named: part(test(*given, **named)))
-
-
-for _name, _part in ("Testall", itemgetter(0)), ("Testany", itemgetter(0, 1)), ("Testsome", itemgetter(0)):
-    setattr(StrictRequest, _name, _part_of(getattr(StrictRequest, _name.lower()), _part))
 messages.poll_in_python(StrictRequest, RawRequest)
 like(StrictPrequest, RawPrequest)
 

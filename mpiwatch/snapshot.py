@@ -252,7 +252,7 @@ def _observe(recorder: FlightRecorder, rank: int, since_s: float) -> RankState:
     elif is_in_mpi_call(slot, monotonic()):
         found = replace(noted, activity=Activity.IN_MPI_CALL, mpi_call=_text(slot.mpi_call))
     else:
-        # It may have begun to run just now. What a rank of another machine notes arrives later.
+        # A rank may have left a wait a moment ago. The notes of a rank on another machine arrive later.
         limit_s = SAMPLED_S if slot.machine == recorder.head.machine else FRESH_S
         has_answered = slot.sampled_s >= since_s or monotonic() - slot.sampled_s < limit_s
         activity = Activity.RUNNING if has_answered else Activity.UNRESPONSIVE

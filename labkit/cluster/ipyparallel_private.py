@@ -16,7 +16,7 @@ import psutil
 from ipyparallel import util
 from ipyparallel.error import RemoteError
 
-# `rc[:]` calls the first; without engines it fails before anything is sent.
+# Methods of a client that make its views. `rc[:]` calls the first, which fails if there are no engines.
 VIEWS = "direct_view", "load_balanced_view", "broadcast_view"
 USES_OF_VIEWS = "execute", "_really_apply"  # the first is for cells, the second for apply, map, push and pull
 SENDS = "send_apply_request", "send_execute_request"  # of a client, by which its views send

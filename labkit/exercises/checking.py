@@ -179,7 +179,7 @@ def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Ver
         forks, parent = _forks()
         request = {"name": exercise.name, "text": text, "sandboxed": sandboxed, "forks": forks}
         with scratch_folder(parent) as folder:
-            # Without a process that forks it, the judge has a supervisor: it ends with this process, too.
+            # A judge that is not forked gets a supervisor, so that it, too, ends with this process.
             alone = [*supervised(remove=str(folder)), sys.executable, "-m"]
             process: Any = subprocess.Popen(
                 [*(forking.stand_in() if forks else alone), JUDGE, str(folder)],

@@ -22,7 +22,7 @@ PR_SET_DUMPABLE = 4
 # An environment variable of every process on a host, and of its children: `down` finds them by it.
 TOKEN = "LABKIT_HOSTS_TOKEN"
 FOLDER = "LABKIT_HOSTS"
-# Set to the path that Open MPI writes into COMMAND without quotes, if it needs them.
+# A path that needs quotes, but that Open MPI writes into COMMAND without them; otherwise empty.
 PREFIX = "LABKIT_PREFIX"
 
 

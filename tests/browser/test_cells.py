@@ -103,7 +103,7 @@ def test_tracebacks_are_legible_in_both_themes(connected: Notebook, cell: int) -
     connected.assert_legible(connected.output(cell))
 
 
-# The end of a page shuts all kernels down, also those of the notebook above: the last tests.
+# The end of a page shuts down all kernels, the one of the notebook above too, so these tests come last.
 def test_a_view_of_a_notebook_that_was_closed_says_that_it_is_old(
     lab: Lab, page: Page, tmp_path: Path
 ) -> None:

@@ -117,7 +117,7 @@ def test_the_next_notebook_takes_the_engines_over_and_the_first_says_so(first: N
     assert "are the ranks [0, 1, 2, 3]" in first.run("engine-id-is-rank")
 
 
-# The end of a page shuts all kernels down, also those of the notebook above: the last test.
+# The end of a page shuts down all kernels, the one of the notebook above too, so this test comes last.
 def test_a_check_in_the_kernel_shows_that_it_runs_and_can_be_stopped(lab: Lab, page: Page) -> None:
     notebook = open_notebook(lab, page, lab.write("check.ipynb", ENDLESS, CHECK))
     notebook.run(0)
