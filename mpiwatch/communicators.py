@@ -31,18 +31,18 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from mpi4py import MPI
-from mpi4py.MPI import Win as RawWin  # mpi4py's own, also after `watch_world`
 
 from mpiwatch import messages, waiting
 from mpiwatch.collectives import Channel, WatchedCollectives
 from mpiwatch.launch import node_name
+from mpiwatch.library_calls import NotedWin, RawWin, install, like
 from mpiwatch.machines import START_S, Hub, Listener, Server, addresses, find_hub, serve_here, server_of
 from mpiwatch.messages import WatchedMessages, replace_requests
 from mpiwatch.recorder import HOST_BYTES, ROWS_PER_RANK, CellState, FlightRecorder, fit
 from mpiwatch.report import UNKNOWN
 from mpiwatch.waiting import NAP_S, Watch, raise_together
 from mpiwatch.watchdog import Watchdog
-from mpiwatch.wrapper import CommWrapper, LikeMpi4py, add_methods, check_message, like, signature
+from mpiwatch.wrapper import CommWrapper, add_methods, check_message, signature
 
 # The accesses of a window whose buffers are checked.
 ACCESSES = (
@@ -56,12 +56,12 @@ POLL_S = 0.01
 PATIENCE = 5.0  # how many deadlines engines wait for a rank that computes
 
 
-class CheckedWin(RawWin, metaclass=LikeMpi4py):
+class CheckedWin(NotedWin):
     """An `MPI.Win` whose accesses raise an error before MPI reads or writes beyond an origin's array."""
 
     def _access(self, name: str, given: dict[str, Any]) -> Any:
         check_access(name, given)
-        return getattr(RawWin, name)(self, **given)
+        return getattr(NotedWin, name)(self, **given)
 
 
 def check_access(call: str, given: dict[str, Any]) -> None:
@@ -288,6 +288,7 @@ def watch_world(
     world.deadline_s = deadline_s
     setattr(MPI, "COMM_WORLD", world)  # noqa: B010  (mpi4py's stubs declare it final)
     if world.watch is not None and _watchdog is None:
+        install()
         replace_requests()
         setattr(MPI, "Win", CheckedWin)  # noqa: B010
         world.watch.patience = math.inf if in_program else PATIENCE

@@ -20,10 +20,11 @@ from mpi4py.MPI import Datatype as RawDatatype  # mpi4py's own, also after `repl
 from mpi4py.util import dtlib
 
 import mpiwatch
+from mpiwatch.library_calls import LikeMpi4py, like
 from mpiwatch.report import ranks_phrase
 from mpiwatch.snapshot import student_line_of
 from mpiwatch.waiting import CollectiveError
-from mpiwatch.wrapper import COUNTS, WHOLE, LikeMpi4py, Message, add_methods, like, nbytes, parse, parts_of
+from mpiwatch.wrapper import COUNTS, WHOLE, Message, add_methods, nbytes, parse, parts_of
 
 
 class Category(Enum):

@@ -36,6 +36,7 @@ from numpy import ndarray
 
 from mpiwatch import snapshot, waiting
 from mpiwatch.collectives import ChannelComm
+from mpiwatch.library_calls import REPLACED, LikeMpi4py, like
 from mpiwatch.recorder import NAME_BYTES, ORIGIN_BYTES, PURPOSE_BYTES, CellState, WaitingIn, fit
 from mpiwatch.report import (
     NONBLOCKING_COLLECTIVES,
@@ -47,13 +48,10 @@ from mpiwatch.report import (
 from mpiwatch.snapshot import line_of
 from mpiwatch.waiting import SPIN_S, Over, Waiting, Watch, wait_until, world_ranks
 from mpiwatch.wrapper import (
-    REPLACED,
-    LikeMpi4py,
     add_methods,
     check_buffers,
     check_message,
     flat,
-    like,
     nbytes,
     parse,
     what_it_holds,

@@ -21,10 +21,10 @@ from mpi4py import MPI
 
 from mpiwatch import findings, messages
 from mpiwatch.findings import Category, Region, Signature, StrictError, add, of_message
+from mpiwatch.library_calls import like
 from mpiwatch.messages import PolledRequest, RawPrequest, RawRequest
 from mpiwatch.report import CallRecord, call_details
 from mpiwatch.snapshot import mismatch
-from mpiwatch.wrapper import like
 
 HEADER_TAG = 0
 NUMBERS = 1 << 14  # how many messages two ranks can have under way at once

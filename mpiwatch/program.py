@@ -34,6 +34,7 @@ from types import ModuleType
 from typing import Any, BinaryIO, NoReturn
 
 from mpiwatch import HANG_EXIT_CODE, STRICT_EXIT_CODE
+from mpiwatch.guard import Guard
 from mpiwatch.launch import Options, findings_file, first_on_its_node, refuse_world_of_one
 from mpiwatch.machines import MOST_FILES, Hub, Server, hand_over, serve_here, take_over
 from mpiwatch.processes import (
@@ -329,6 +330,7 @@ def _wait(is_done: Callable[[], bool], deadline_s: float) -> None:
 class Parent:
     """Waits for the program, which runs in the process `child`; 0 when that has ended."""
 
+    STEPS = "wait", "end_after_report"  # of the loop
     rank = -1  # until the program has MPI; from then on, there is a flight recorder
     recorder: FlightRecorder
     slot: Slot
@@ -344,16 +346,32 @@ class Parent:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for signum in FORWARDED:
             signal.signal(signum, self._forward)
-        while (code := self._ended()) is None:
-            files: list[int | socket.socket] = [woken] if self.rank >= 0 else [woken, self.connection]
-            ready, _, _ = select.select(files, [], [], POLL_S if self.rank >= 0 else None)
-            with contextlib.suppress(BlockingIOError):
-                os.read(woken, MESSAGE_BYTES)
-            if self.connection in ready and (told := take_over(self.connection)):
+        guard = Guard("mpiwatch")
+        code = self._ended()
+        while code is None:
+            for name in self.STEPS:
+                guard.do(name, getattr(self, name), woken)
+            code = self._ended()
+        guard.do("_after", self._after, code)
+        self._exit(code)  # after an error in the last step
+
+    def wait(self, woken: int) -> None:
+        """Wait until the child has ended or has MPI, or for POLL_S; then watch the program if it has MPI."""
+        is_watching = self.rank >= 0
+        files: list[int | socket.socket] = [woken] if is_watching else [woken, self.connection]
+        ready, _, _ = select.select(files, [], [], POLL_S if is_watching else None)
+        with contextlib.suppress(BlockingIOError):
+            os.read(woken, MESSAGE_BYTES)
+        if self.connection in ready:
+            told = take_over(self.connection)
+            if told is not None:
                 self._begin(*told)
-            if report := self._report():
-                self._end(report)
-        self._after(code)
+
+    def end_after_report(self, woken: int) -> None:
+        """End this rank if there is a report."""
+        report = self._report()
+        if report is not None:
+            self._end(report)
 
     def _begin(self, rank: int, recorder: FlightRecorder, server: Server | None) -> None:
         """Watch the program, whose rank has joined the flight recorder."""

@@ -88,15 +88,27 @@ def student_line_of(frame: FrameType | None) -> str:
     """Return the student's line that led to a frame; see `student_line`."""
     frames = []
     while frame is not None:
-        frames.append((frame.f_code.co_filename, frame.f_lineno))
+        frames.append((frame.f_code.co_filename, line_number(frame.f_code, frame.f_lasti)))
         frame = frame.f_back
     return student_line(frames)
 
 
+def line_number(code: CodeType, instruction: int) -> int:
+    """Return the line of an instruction (a frame's `f_lasti`), or the last line before it that there is.
+
+    A frame's own `f_lineno` may be None: at the end of a `with` block, for example.
+    """
+    line = code.co_firstlineno
+    for first, _, number in code.co_lines():
+        if first > instruction:
+            break
+        line = number or line
+    return line
+
+
 def line_of(code: CodeType, instruction: int) -> str:
     """Return the line of an instruction (a frame's `f_lasti`): `cell line 4: comm.Irecv(x, 1)`."""
-    lines = (line for first, end, line in code.co_lines() if first <= instruction < end)
-    return student_line([(code.co_filename, next(lines, None) or code.co_firstlineno)])
+    return student_line([(code.co_filename, line_number(code, instruction))])
 
 
 def student_line(frames: Sequence[tuple[str, int]]) -> str:
@@ -155,6 +167,7 @@ def frames_in(file: BinaryIO) -> list[tuple[str, int]]:
 FRESH_S = 2.0  # an older sample proves nothing: the rank may compute in C code that blocks its other threads
 
 POLL_S = 0.01
+HUB_S = 30.0  # for the hub to make a report
 
 
 def mismatch(one: Call | CallRecord, other: Call | CallRecord) -> Mismatch | None:
@@ -393,16 +406,17 @@ def publish(  # noqa: PLR0917
 ) -> None:
     """Publish a report in this epoch, unless another rank does so first.
 
-    The hub answers late if rank 0 runs code that blocks other threads. Give up after `patience_s`.
-    `progress` lets MPI move messages.
+    The hub answers late if rank 0 runs code that blocks other threads. Give up after `patience_s`; without
+    that limit, publish what this machine knows if the hub does not answer for HUB_S. `progress` lets MPI move
+    messages.
     """
-    deadline = monotonic() + patience_s
+    deadline = monotonic() + min(patience_s, HUB_S)
     if recorder.head.hub:
         write_request(recorder.slots[rank], epoch, request)
     while recorder.head.hub and recorder.head.epoch == epoch and monotonic() < deadline:
         progress()
         sleep(POLL_S)
-    if not recorder.head.hub:
+    if not recorder.head.hub or patience_s > HUB_S:
         with recorder.locked():
             if recorder.head.epoch == epoch:
                 recorder.publish(take_snapshot(recorder, *request))

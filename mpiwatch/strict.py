@@ -26,12 +26,13 @@ import numpy as np
 from mpi4py import MPI
 
 from mpiwatch import communicators, findings, messages, operations, wrapper
-from mpiwatch.communicators import RawWin, WatchedComm, check_access
+from mpiwatch.communicators import WatchedComm, check_access
 from mpiwatch.findings import Category, Finding, Parts, Region, Signature, StrictError, add, here
+from mpiwatch.library_calls import NotedWin, RawWin, like
 from mpiwatch.operations import Exchange, Operation, StrictPrequest, StrictRequest, clock
 from mpiwatch.recorder import CellState
 from mpiwatch.report import UNKNOWN, CallRecord
-from mpiwatch.wrapper import TO_ROOT, LikeMpi4py, add_methods, is_in_place, like, plain_name
+from mpiwatch.wrapper import TO_ROOT, add_methods, is_in_place, plain_name
 
 FROM_ROOT = ("bcast", *wrapper.FROM_ROOT)
 REDUCING = "reduce", "allreduce", "scan", "exscan"
@@ -303,7 +304,7 @@ class OpenAccess:
     is_issued: bool = False
 
 
-class StrictWin(RawWin, metaclass=LikeMpi4py):
+class StrictWin(NotedWin):
     """A window whose collective calls end with a report if a rank is missing.
 
     Windows that `_make` does not make, such as those of Create_dynamic, are mpi4py's own.
@@ -319,16 +320,16 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
     in_fence = in_start = False
     seen = b""
 
-    def __new__(cls, win: RawWin | None = None) -> Any:
-        return RawWin.__new__(RawWin, *(() if win is None else (win,)))
+    def __new__(cls, win: NotedWin | None = None) -> Any:
+        return NotedWin.__new__(NotedWin, *(() if win is None else (win,)))
 
     @classmethod
     def _make(cls, name: str, given: dict[str, Any]) -> Any:
         comm = given["comm"]
         if comm == MPI.COMM_NULL or getattr(comm, "_exchange", None) is None:
-            return getattr(RawWin, name)(**given)
+            return getattr(NotedWin, name)(**given)
         _join(comm, name)
-        made: StrictWin = RawWin.__new__(cls, getattr(RawWin, name)(**given))
+        made: StrictWin = NotedWin.__new__(cls, getattr(NotedWin, name)(**given))
         made.comm, made.exchange = comm, comm._exchange
         mine = given["disp_unit"], len(made._memory())
         made.units, made.sizes = zip(*made.exchange.shadow.allgather(mine), strict=True)  # in bytes, by rank
@@ -359,7 +360,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         region = Region(name, access.place, origin, is_written=name == "Get")
         spec, types = findings.with_own_types(spec)
         region.types += types
-        issue = functools.partial(getattr(RawWin, name), self, region.message, target, spec, *op)
+        issue = functools.partial(getattr(NotedWin, name), self, region.message, target, spec, *op)
         self.under_way.append(OpenAccess(access, region, issue))
 
     def _checked_parts(self, name: str, origin: Any, target: int, spec: Any) -> Parts:
@@ -409,7 +410,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         if 0 <= target < self.comm.size:
             self._checked_parts(name, given.get("origin"), target, spec)
         self._issue()
-        return getattr(RawWin, name)(self, **given)
+        return getattr(NotedWin, name)(self, **given)
 
     def Fence(self, assertion: int = 0) -> None:
         _join(self.comm, "Fence")
@@ -436,14 +437,14 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         report_conflicts([each for theirs in everyone for each in theirs if each.target == self.comm.rank])
 
     def _lock(self, name: str, given: dict[str, Any]) -> None:
-        getattr(RawWin, name)(self, **given)
+        getattr(NotedWin, name)(self, **given)
         kind = "exclusive" if given.get("lock_type") == MPI.LOCK_EXCLUSIVE else "shared"
         self.locks[given.get("rank", -1)] = kind, here()
 
     def _complete(self, name: str, rank: int = -1) -> None:
         """Do a Flush or Unlock: accesses to a rank or to all (-1) complete, perhaps only at their origin."""
         self._issue(rank)
-        getattr(RawWin, name)(self, *(() if name.endswith("all") else (rank,)))
+        getattr(NotedWin, name)(self, *(() if name.endswith("all") else (rank,)))
         self._release(rank)
         ended = clock.tick()
         for access in self.accesses:
@@ -486,7 +487,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         if self.locks:
             self._issue()
         for rank in list(self.locks):
-            (RawWin.Unlock_all(self) if rank < 0 else RawWin.Unlock(self, rank))
+            (NotedWin.Unlock_all(self) if rank < 0 else NotedWin.Unlock(self, rank))
         self.locks = {}
 
 
@@ -510,13 +511,13 @@ _open: list[StrictWin] = []  # windows of this process
 _free_mem = MPI.Free_mem
 
 
-add_methods(StrictWin, ("Create", "Allocate", "Allocate_shared"), "_make", RawWin, by_name=True)
-add_methods(StrictWin, ("Put", "Get", "Accumulate"), "_access", RawWin)
-add_methods(StrictWin, ("Lock", "Lock_all"), "_lock", RawWin, by_name=True)
+add_methods(StrictWin, ("Create", "Allocate", "Allocate_shared"), "_make", NotedWin, by_name=True)
+add_methods(StrictWin, ("Put", "Get", "Accumulate"), "_access", NotedWin)
+add_methods(StrictWin, ("Lock", "Lock_all"), "_lock", NotedWin, by_name=True)
 _FLUSHES = "Flush", "Flush_all", "Flush_local", "Flush_local_all"
-add_methods(StrictWin, (*_FLUSHES, "Unlock", "Unlock_all"), "_complete", RawWin)
+add_methods(StrictWin, (*_FLUSHES, "Unlock", "Unlock_all"), "_complete", NotedWin)
 _AT_ONCE = "Rput", "Rget", "Raccumulate", "Get_accumulate", "Fetch_and_op", "Compare_and_swap"
-add_methods(StrictWin, _AT_ONCE, "_access_at_once", RawWin, by_name=True)
+add_methods(StrictWin, _AT_ONCE, "_access_at_once", NotedWin, by_name=True)
 like(StrictWin, RawWin)
 
 

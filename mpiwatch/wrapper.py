@@ -22,12 +22,23 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.util import dtlib
 
+from mpiwatch.library_calls import (
+    NotedCartcomm,
+    NotedDistgraphcomm,
+    NotedGraphcomm,
+    NotedIntracomm,
+    RawCartcomm,
+    RawDistgraphcomm,
+    RawGraphcomm,
+    RawIntracomm,
+)
 from mpiwatch.report import MAKERS, UNKNOWN
 
-TOPOLOGIES = MPI.Cartcomm, MPI.Graphcomm, MPI.Distgraphcomm
+RAW_TOPOLOGIES = RawCartcomm, RawGraphcomm, RawDistgraphcomm
+TOPOLOGIES = NotedCartcomm, NotedGraphcomm, NotedDistgraphcomm
 
 
-class CommWrapper(MPI.Intracomm):
+class CommWrapper(NotedIntracomm):
     """An `Intracomm` around another one, on the same handle: what it does not change, the inner one does.
 
     The class of the new object is derived from this class and from the class of the inner communicator, so a
@@ -41,9 +52,9 @@ class CommWrapper(MPI.Intracomm):
     def __new__(cls, comm: MPI.Intracomm | None = None) -> Any:
         """Wrap `comm`. Local: no rank waits for another."""
         if comm is None:  # mpi4py's Dup and Clone make their result so
-            return MPI.Intracomm.__new__(cls)
-        made = _with_topology(_stack(cls, _wrappers(comm)), _topology(comm))  # type: ignore[arg-type]
-        new: Any = MPI.Intracomm.__new__(made, comm)
+            return RawIntracomm.__new__(cls)
+        made = _with_topology(_stack(cls, _wrappers(comm)), _topology(comm))
+        new: Any = RawIntracomm.__new__(made, comm)
         new._take_over(comm)
         return new
 
@@ -90,7 +101,7 @@ class CommWrapper(MPI.Intracomm):
         """Return what the MPI library made from this communicator, wrapped like this one."""
         if new == MPI.COMM_NULL:
             return new
-        made: Any = MPI.Intracomm.__new__(_with_topology(_wrappers(self), _topology(new)), new)
+        made: Any = RawIntracomm.__new__(_with_topology(_wrappers(self), _topology(new)), new)
         self._derived(made, is_ready)
         return made
 
@@ -109,27 +120,27 @@ def _stack(outer: Any, inner: Any) -> type:
 def _wrappers(comm: MPI.Intracomm) -> type:
     """Return a communicator's class without the topology that it may have."""
     kept = vars(type(comm)).get("_wrappers", type(comm))
-    return MPI.Intracomm if kept in TOPOLOGIES else kept
+    return NotedIntracomm if kept in (RawIntracomm, *TOPOLOGIES, *RAW_TOPOLOGIES) else kept
 
 
 def _topology(comm: MPI.Intracomm) -> type:
-    return next((topology for topology in TOPOLOGIES if isinstance(comm, topology)), MPI.Intracomm)
+    return next((topology for topology in TOPOLOGIES if isinstance(comm, topology)), NotedIntracomm)
 
 
 @cache
 def _with_topology(wrappers: type, topology: type) -> type:
     """Return the class with the methods of a grid or graph, too. It remembers the class without them."""
-    if topology is MPI.Intracomm:
+    if topology is NotedIntracomm:
         return wrappers
     about = {"__module__": wrappers.__module__, "__doc__": wrappers.__doc__, "_wrappers": wrappers}
     made = type(wrappers.__name__, (wrappers, topology), about)
-    if topology is MPI.Cartcomm:
+    if topology is NotedCartcomm:
         add_methods(made, ["Sub"], "_derive", topology)
     return made
 
 
 def add_methods(
-    kind: type, names: Iterable[str], via: str, own: type = MPI.Intracomm, *, by_name: bool = False
+    kind: type, names: Iterable[str], via: str, own: type = RawIntracomm, *, by_name: bool = False
 ) -> None:
     """Give a class these methods of mpi4py's class `own`, as far as this version of mpi4py has them.
 
@@ -150,32 +161,6 @@ def add_methods(
         method.__defaults__ = tuple(each.default for each in optional)
         method.__doc__ = getattr(own, name).__doc__
         setattr(kind, name, method if "self" in parameters else classmethod(method))
-
-
-class LikeMpi4py(type):
-    """Lets mpi4py's own requests, which other communicators make, count as instances."""
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        own = REPLACED.get(cls)
-        return isinstance(instance, own) if own else super().__instancecheck__(instance)
-
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        own = REPLACED.get(cls)
-        return issubclass(subclass, own) if own else super().__subclasscheck__(subclass)
-
-
-REPLACED: dict[type, type] = {}
-
-
-def like(replacement: type, own: type) -> None:
-    """Let a class stand in for mpi4py's own one in messages, tracebacks, help and `isinstance`."""
-    REPLACED[replacement] = own
-    replacement.__name__ = replacement.__qualname__ = own.__name__
-    replacement.__module__ = own.__module__
-    for name, method in vars(replacement).items():
-        function = getattr(method, "__func__", method)
-        if hasattr(own, name) and callable(function) and not function.__doc__:
-            function.__doc__ = getattr(own, name).__doc__
 
 
 add_methods(CommWrapper, (*MAKERS, "Create_group"), "_derive")
