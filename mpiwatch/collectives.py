@@ -18,13 +18,14 @@ from collections.abc import Callable
 from time import sleep
 from types import CodeType, FrameType
 from typing import Any, NoReturn
-from weakref import WeakMethod
 from zlib import crc32
 
 from mpi4py import MPI
 from numpy import ndarray
 
 import mpiwatch
+from mpiwatch.library_calls import RawIntracomm
+from mpiwatch.places import file_label, line_number
 from mpiwatch.recorder import (
     EPOCH_SHIFT,
     GAVE_UP,
@@ -43,7 +44,7 @@ from mpiwatch.recorder import (
     write_members,
 )
 from mpiwatch.report import OF_ARRAYS, OF_OBJECTS, UNKNOWN, Mismatch, Reason
-from mpiwatch.snapshot import file_label, mismatch
+from mpiwatch.snapshot import mismatch
 from mpiwatch.waiting import DEADLINE_S, Waiting, Watch, wait_until
 from mpiwatch.wrapper import (
     BLOCK,
@@ -91,7 +92,7 @@ class Channel:
         self.watch, self.row, self.rank, self.members = watch, row, comm.rank, members
         self.is_on_one_machine = len({watch.machines[rank] for rank in members}) == 1
         self.waits = self.is_on_one_machine and (watch.waits if waits is None else waits)
-        self.comm = MPI.Intracomm(comm)  # the MPI library's, without its wrappers
+        self.comm = RawIntracomm(comm)  # the MPI library's, without its wrappers
         recorder = watch.recorder
         self.memory, self.words, self.size = recorder.memory, recorder.words, len(members)
         self.first = row * recorder.size  # in words
@@ -104,8 +105,6 @@ class Channel:
         self.number = recorder.head.first_number
         self.caller = get_ident()  # the thread that called the last collective
         self.has_begun: Callable[[str, int], object] | None = None  # strict mode's: operation and root
-        # Duplicates for the lab's own messages, each with the function to call when it has been renewed.
-        self.companions: list[tuple[MPI.Intracomm, WeakMethod[Callable[[], object]]]] = []
         watch.channels.append(self)
 
     def close(self) -> None:
@@ -197,7 +196,8 @@ class Channel:
         names = operation, DTYPES.get(dtype, ""), REDUCTIONS.get(reduction, "")
         digest = crc32(repr((self.row, root, count, names)).encode()) & HASH_MASK
         fitted = fit(operation, NAME_BYTES), *(name.encode() for name in names[1:])
-        call = Call(0, self.row, root, count, frame.f_lineno, *fitted, file_label(code.co_filename))
+        line = line_number(code, frame.f_lasti)
+        call = Call(0, self.row, root, count, line, *fitted, file_label(code.co_filename))
         if len(self.notes) >= NOTES_KEPT:
             self.notes.clear()
         self.notes[key] = made = code, digest, bytes(call)[8:]  # without its number
@@ -328,10 +328,6 @@ class ChannelComm(CommWrapper):
         """Return the rank in the world of a member; -1 for any rank, or if that is not known."""
         members = self._members
         return members[rank] if 0 <= rank < len(members) else -1
-
-    def _renew_with(self, own: MPI.Intracomm, reset: Callable[[], object]) -> None:
-        if self._channel is not None:
-            self._channel.companions.append((own, WeakMethod(reset)))
 
     def _begin(self, name: str, root: int = UNKNOWN, reduction: object = None, depth: int = 0) -> None:
         """Begin a collective of which only the name, the root and the reduction are compared."""

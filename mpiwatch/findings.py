@@ -21,8 +21,8 @@ from mpi4py.util import dtlib
 
 import mpiwatch
 from mpiwatch.library_calls import LikeMpi4py, like
+from mpiwatch.places import place_of
 from mpiwatch.report import ranks_phrase
-from mpiwatch.snapshot import student_line_of
 from mpiwatch.waiting import CollectiveError
 from mpiwatch.wrapper import COUNTS, WHOLE, Message, add_methods, nbytes, parse, parts_of
 
@@ -107,7 +107,7 @@ def to_json(found: Sequence[Finding]) -> str:
 
 def here() -> str:
     """Return the line of the program that led here."""
-    return student_line_of(sys._getframe(1))
+    return place_of(sys._getframe(1))
 
 
 def is_own_call() -> bool:
@@ -143,12 +143,12 @@ def forget(made: Any) -> None:
     _made.pop(getattr(made, "_tracked", None), None)
 
 
-def report_never_freed(only_lost: bool) -> None:
+def report_never_freed(only_dropped: bool) -> None:
     """Add a remark for each line whose objects were never freed; MPI frees them at its end.
 
-    `only_lost`: only objects that no variable refers to. Another one may have the same handle.
+    `only_dropped`: only objects that no variable refers to. Another one may have the same handle.
     """
-    never_freed = [each for each in _made if each and (each.reference() is None or not only_lost)]
+    never_freed = [each for each in _made if each and (each.reference() is None or not only_dropped)]
     for each in never_freed:
         del _made[each]
     for (kind, place), number in Counter((each.kind, each.place) for each in never_freed).items():

@@ -11,11 +11,14 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 import threading
 import types
+import weakref
 from _thread import get_ident
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
@@ -30,6 +33,8 @@ from mpi4py.MPI import Intracomm as RawIntracomm
 from mpi4py.MPI import Message as RawMessage
 from mpi4py.MPI import Topocomm as RawTopocomm
 from mpi4py.MPI import Win as RawWin
+
+import mpiwatch
 
 # Calls of these names return at once: non-blocking and persistent ones, and those that look something up.
 AT_ONCE = re.compile(
@@ -46,6 +51,37 @@ OF_OBJECTS = {
 FUNCTIONS = "Finalize", "Detach_buffer", "Flush_buffer", "Publish_name", "Unpublish_name", "Lookup_name"
 
 Entry = tuple[str, Any]  # the name of a call, and the object whose method it is
+
+
+class Live(NamedTuple):
+    """An object that is alive, and the instruction of the program that made it, if that is known."""
+
+    reference: weakref.ref[Any]
+    code: CodeType | None
+    instruction: int
+
+
+_live: dict[int, Live] = {}  # communicators, windows and files, by their identities
+
+
+def register(made: Any) -> None:
+    """Note that a communicator, window or file is alive, and which line of the program has made it."""
+    key, libraries = id(made), tuple(mpiwatch.libraries)
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(libraries):
+        frame = frame.f_back
+
+    def forget(reference: weakref.ref[Any]) -> None:
+        _live.pop(key, None)
+
+    code, instruction = (frame.f_code, frame.f_lasti) if frame is not None else (None, 0)
+    _live[key] = Live(weakref.ref(made, forget), code, instruction)
+
+
+def live_objects() -> list[tuple[Any, Live]]:
+    """Return the communicators, windows and files that are alive, oldest first."""
+    objects = ((live.reference(), live) for live in list(_live.values()))
+    return [(made, live) for made, live in objects if made is not None]
 
 
 class MainThread:
@@ -123,6 +159,17 @@ def _calls_that_wait(own: type) -> Iterator[str]:
         is_method = callable(value) or _is_class_method(value)
         if is_method and (name in OF_OBJECTS or (name[0].isupper() and not AT_ONCE.fullmatch(name))):
             yield name
+
+
+def _registering(own: Any) -> Callable[..., Any]:
+    """Return a `__new__` that registers what mpi4py's own class makes."""
+
+    def new(cls: type, *arguments: Any, **named: Any) -> Any:
+        made = own.__new__(cls, *arguments, **named)
+        register(made)
+        return made
+
+    return new
 
 
 def _is_class_method(value: object) -> bool:
@@ -203,6 +250,8 @@ for _own, _kind in {
 }.items():
     for _base in _own.__mro__[:-1]:
         _add_calls(_kind, _base)
+    if _own is not RawMessage:
+        setattr(_kind, "__new__", _registering(_own))  # noqa: B010
     like(_kind, _own)
     NOTED[_own] = _kind
 

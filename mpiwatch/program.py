@@ -37,6 +37,7 @@ from mpiwatch import HANG_EXIT_CODE, STRICT_EXIT_CODE
 from mpiwatch.guard import Guard
 from mpiwatch.launch import Options, findings_file, first_on_its_node, refuse_world_of_one
 from mpiwatch.machines import MOST_FILES, Hub, Server, hand_over, serve_here, take_over
+from mpiwatch.places import describe, frames_in, own_folders, place_in
 from mpiwatch.processes import (
     child_ends,
     die_with_parent,
@@ -56,7 +57,7 @@ from mpiwatch.recorder import (
     fit,
 )
 from mpiwatch.report import Reason, Report, render
-from mpiwatch.snapshot import describe, frames_in, own_folders, publish, student_line
+from mpiwatch.snapshot import publish
 
 MPI_MODULE = "mpi4py.MPI"
 
@@ -440,7 +441,7 @@ class Parent:
             _wait(lambda: self._report() is not None, CAUSE_S)
         epoch = self.recorder.head.epoch
         self.slot.error = fit(_cause(code), ERROR_BYTES)
-        self.slot.place = fit(student_line(frames_in(self.stack)), PLACE_BYTES)
+        self.slot.place = fit(place_in(frames_in(self.stack)), PLACE_BYTES)
         self.slot.has_died = Death.DIED
         if self._report() is None:
             everyone = list(range(self.recorder.size))

@@ -103,6 +103,7 @@ class Slot(ctypes.Structure):
         ("cell_state_since_s", ctypes.c_double),  # on the clock that all processes share
         ("cells_started", ctypes.c_int64),
         ("balance", ctypes.c_int64),  # messages that the last cell sent, minus those that it received
+        ("open_requests", ctypes.c_int64),  # that the last cell has left
         ("calls_before_cell", ctypes.c_int64),  # on the world's communicator
         ("joined_word", ctypes.c_uint64),  # of the last call that this rank has seen all ranks reach
         ("waiting_in", ctypes.c_int64),  # a WaitingIn

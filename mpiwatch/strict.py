@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch import communicators, findings, messages, operations, wrapper
+from mpiwatch import communicators, findings, messages, operations, requests, wrapper
 from mpiwatch.communicators import WatchedComm, check_access
 from mpiwatch.findings import Category, Finding, Parts, Region, Signature, StrictError, add, here
 from mpiwatch.library_calls import NotedWin, RawWin, like
@@ -55,7 +55,6 @@ class StrictComm(WatchedComm):
         if channel is None:
             return
         self._exchange = exchange = Exchange(self, channel.members)
-        self._renew_with(exchange.shadow, exchange.forget)
 
         def has_begun(name: str, root: int) -> None:
             if exchange.amounts is not None:
@@ -64,6 +63,11 @@ class StrictComm(WatchedComm):
                 _merge_clocks(exchange, name, root)
 
         channel.has_begun = has_begun
+
+    def _renew(self, duplicate: Callable[[], MPI.Intracomm]) -> None:
+        super()._renew(duplicate)
+        if self._exchange is not None:
+            self._exchange.renew(duplicate())
 
     def _derived(self, new: Any, is_ready: bool = True) -> None:
         super()._derived(new, is_ready)
@@ -143,7 +147,7 @@ class StrictComm(WatchedComm):
         receive = self._operation("Irecv", recvbuf, source, recvtag)
         send = self._operation("Isend", sendbuf, dest, sendtag)
         call = operations.BothOperation(send, receive, f"{name} to rank {dest} and from rank {source}")
-        return messages.polled(StrictRequest(None, call), name, self, source, recvtag, sys._getframe(2))
+        return requests.polled(StrictRequest(None, call), name, self, source, recvtag, sys._getframe(2))
 
     def _announce(self, name: str, sendbuf: Any, recvbuf: Any, root: int) -> None:
         """Note what this rank sends and expects; other collectives are compared on all communicators."""
@@ -540,8 +544,8 @@ def begin(world: WatchedComm) -> StrictComm:
     inner = watch.progress
     watch.progress = lambda: operations.progress(inner())
     communicators.replace_world(_world)
-    messages.replace_requests(operations.StrictRequest, operations.StrictPrequest)
-    messages.on_request = operations.add_request
+    requests.replace_requests(operations.StrictRequest, operations.StrictPrequest)
+    requests.on_request = operations.add_request
     findings.replace_classes()
     wrapper.on_list = findings.check_dtype
     MPI.Free_mem = free_mem
@@ -557,7 +561,7 @@ def end_cell() -> str:
     """
     if _world is None:
         return ""
-    _report_leftovers(only_lost=True)
+    _report_leftovers(only_dropped=True)
     return findings.render(findings.take())
 
 
@@ -573,7 +577,7 @@ def end_program() -> tuple[list[Finding], bool]:
     _world.watch.end_program()  # ranks that wait for this one learn that it has ended
     if _poll(_world, MPI.Intracomm.Ibarrier(_world._exchange.shadow).Test):
         return collect(_world), True
-    operations.report_never_completed(only_lost=False)
+    operations.report_never_completed(only_dropped=False)
     return findings.take(), False
 
 
@@ -586,7 +590,7 @@ def collect(world: StrictComm) -> list[Finding]:
     MPI.Intracomm.Alltoall(shadow, sent, coming)
     arrived = operations.headers_received
     _poll(world, lambda: all(arrived[rank] >= number for rank, number in enumerate(coming)))
-    _report_leftovers(only_lost=False)
+    _report_leftovers(only_dropped=False)
     for exchange in list(operations.exchanges):
         exchange.discard()
     found = findings.take()
@@ -594,11 +598,11 @@ def collect(world: StrictComm) -> list[Finding]:
     return found if everyone is None else [finding for theirs in everyone for finding in theirs]
 
 
-def _report_leftovers(only_lost: bool) -> None:
+def _report_leftovers(only_dropped: bool) -> None:
     for exchange in list(operations.exchanges):
         exchange.report_leftovers()
-    operations.report_never_completed(only_lost)
-    findings.report_never_freed(only_lost)
+    operations.report_never_completed(only_dropped)
+    findings.report_never_freed(only_dropped)
 
 
 def _poll(world: StrictComm, is_done: Callable[[], bool]) -> bool:

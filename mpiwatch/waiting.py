@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from mpi4py import MPI
 
 from mpiwatch.machines import Server
+from mpiwatch.places import place_of
 from mpiwatch.processes import cores
 from mpiwatch.recorder import (
     EPOCH_MASK,
@@ -34,7 +35,7 @@ from mpiwatch.recorder import (
     fit,
 )
 from mpiwatch.report import Mismatch, Reason, Report, ranks_phrase, render
-from mpiwatch.snapshot import is_in_mpi_call, publish, student_line_of
+from mpiwatch.snapshot import is_in_mpi_call, publish
 
 DEADLINE_S = 20.0
 
@@ -460,7 +461,7 @@ class Watch:
 
     def post_place(self, frame: FrameType | None) -> None:
         """Note the student's line at which this rank waits."""
-        self.slot.place = fit(student_line_of(frame), PLACE_BYTES)
+        self.slot.place = fit(place_of(frame), PLACE_BYTES)
 
 
 def _threads() -> set[int]:

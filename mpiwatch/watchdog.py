@@ -17,7 +17,8 @@ from mpiwatch import HANG_EXIT_CODE
 from mpiwatch.collectives import ChannelComm
 from mpiwatch.guard import Guard
 from mpiwatch.library_calls import Entry, main_thread
-from mpiwatch.messages import polls
+from mpiwatch.message_waits import polls
+from mpiwatch.places import place_of
 from mpiwatch.recorder import (
     NAME_BYTES,
     NO_RENDEZVOUS,
@@ -29,7 +30,7 @@ from mpiwatch.recorder import (
     fit,
 )
 from mpiwatch.report import COLLECTIVES, Reason
-from mpiwatch.snapshot import Suspicion, publish, student_line_of
+from mpiwatch.snapshot import Suspicion, publish
 from mpiwatch.waiting import Watch
 
 SAMPLE_S = 0.25
@@ -100,7 +101,7 @@ class Watchdog(threading.Thread):
         if self.call and not self.slot.waiting_since_s:
             self.watch.post_place(frame)
         else:
-            self.slot.running_at = fit(student_line_of(frame), PLACE_BYTES)
+            self.slot.running_at = fit(place_of(frame), PLACE_BYTES)
 
     def stuck_call(self, entry: Entry, now: float) -> str | None:
         """Return the name of the MPI call that the main thread is in, and note it.

@@ -31,6 +31,7 @@ from mpiwatch.library_calls import (
     RawDistgraphcomm,
     RawGraphcomm,
     RawIntracomm,
+    register,
 )
 from mpiwatch.report import MAKERS, UNKNOWN
 
@@ -52,9 +53,12 @@ class CommWrapper(NotedIntracomm):
     def __new__(cls, comm: MPI.Intracomm | None = None) -> Any:
         """Wrap `comm`. Local: no rank waits for another."""
         if comm is None:  # mpi4py's Dup and Clone make their result so
-            return RawIntracomm.__new__(cls)
+            empty = RawIntracomm.__new__(cls)
+            register(empty)
+            return empty
         made = _with_topology(_stack(cls, _wrappers(comm)), _topology(comm))
         new: Any = RawIntracomm.__new__(made, comm)
+        register(new)
         new._take_over(comm)
         return new
 
@@ -69,11 +73,12 @@ class CommWrapper(NotedIntracomm):
         comes from Idup and cannot be used yet. Extend it with `super()._derived(new, is_ready)`.
         """
 
-    def _renewed(self) -> None:
-        """Forget what was made from this communicator: its handle is new (see mpiwatch.communicators)."""
+    def _renew(self, duplicate: Callable[[], MPI.Intracomm]) -> None:
+        """Go on after a failed cell with a fresh handle (see mpiwatch.renewal).
 
-    def _renew_with(self, own: MPI.Intracomm, reset: Callable[[], object]) -> None:
-        """Renew `own`, a duplicate for messages of the wrapper, with this communicator; then call `reset`."""
+        `duplicate` returns a fresh communicator of the same ranks, for messages of the wrapper itself; all
+        ranks call it.
+        """
 
     def _before_derivation(self, method: str) -> None:
         """Called before a method that makes a communicator; all ranks of this one call it."""
@@ -102,6 +107,7 @@ class CommWrapper(NotedIntracomm):
         if new == MPI.COMM_NULL:
             return new
         made: Any = RawIntracomm.__new__(_with_topology(_wrappers(self), _topology(new)), new)
+        register(made)
         self._derived(made, is_ready)
         return made
 

@@ -61,6 +61,7 @@ class RankMagics(ParallelMagics):
         after_s = self.progress_after_seconds if progress_after is None else progress_after
         self.ranks.prepare()
         number = cell_number(self.shell)
+        self.ranks.last_cell = f"cell [{number}]"
         metadata = parent(self.shell).get("metadata") or {}
         key = str(metadata.get("cellId") or cell)
         for gone in (key, *(metadata.get("deletedCells") or [])):
@@ -101,7 +102,8 @@ class RankMagics(ParallelMagics):
         if error is not None:
             raise error from None
         remember(result)
-        if left := self.ranks.unreceived():
+        left = self.ranks.leftovers()
+        if left:
             print(left)
         return None
 

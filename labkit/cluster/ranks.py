@@ -16,9 +16,9 @@ from IPython import get_ipython
 
 from labkit.cluster import clusters, ssh
 from labkit.cluster import ipyparallel_private as private
-from labkit.cluster.engine_setup import RankInfo, renew_comm, unreceived_messages
+from labkit.cluster.engine_setup import RankInfo, leftovers, renew_comm
 from labkit.cluster.errors import CellHung, CellStopped, ClusterError, RankDied
-from labkit.cluster.failures import failures, hang_report, tracebacks, unreceived_line
+from labkit.cluster.failures import failures, hang_report, leftover_lines, tracebacks
 from labkit.cluster.ownership import Claim
 from labkit.cluster.slurm import Job
 from labkit.cluster.supervisor import cluster_files, exits_in
@@ -36,7 +36,7 @@ HANG_GRACE_S = 0.3  # from the first HangError until the ranks still in the cell
 INTERRUPT_S = 4.0  # from the interrupt until the engines are ended; it usually takes milliseconds
 LOST_S = 1.0  # how long MPI has to end the other ranks before the notebook does
 RENEWAL_S = 20.0  # for idle ranks to get fresh communicators, which takes milliseconds
-UNRECEIVED_S = 2.0  # for idle ranks to look for messages
+LEFTOVERS_S = 2.0  # for idle ranks to say what a cell has left
 NOTICE_S = 2.0  # for the controller to notice that engines have ended
 
 
@@ -57,6 +57,7 @@ class Ranks:
         files = cluster_files(cluster.profile_dir, cluster.cluster_id)
         self.exits = Path(files["exits"])
         self.reports = Path(files["reports"])
+        self.last_cell = "a cell"  # or "cell [7]"
         self.cell_start = 0  # the size of `reports` when the last cell began
         self.job = Job(cluster)
         self.machines = ssh.hosts_of(Path(cluster.cluster_file))
@@ -87,7 +88,7 @@ class Ranks:
         # The message to the ranks leads here again.
         self.is_renewal_due, self.epoch = False, self.epoch_now()
         try:
-            result = self.client[:].apply_async(renew_comm)
+            result = self.client[:].apply_async(renew_comm, f"{self.last_cell} failed")
             done_in_time = result.wait(RENEWAL_S)
         except BaseException:  # an interrupt
             self.is_renewal_due = True
@@ -121,15 +122,19 @@ class Ranks:
         if (died := self.death()) is not None:
             raise died
 
-    def unreceived(self) -> str:
-        """Return a line about messages of the last cell that no rank has received; empty if there are none.
+    def leftovers(self) -> str:
+        """Return lines about messages that no rank has received and requests that are open; else nothing.
 
-        The ranks are asked only if the number of sends differs from that of receives.
+        The ranks are asked only if the number of sends differs from that of receives, or if requests are
+        open.
         """
-        if self.recorder is None or not sum(slot.balance for slot in self.recorder.slots):
+        if self.recorder is None:
             return ""
-        asked = self.client[:].apply_async(unreceived_messages)
-        return unreceived_line(asked.get()) if asked.wait(UNRECEIVED_S) and not failures(asked) else ""
+        slots = self.recorder.slots
+        if not sum(slot.balance for slot in slots) and not any(slot.open_requests for slot in slots):
+            return ""
+        asked = self.client[:].apply_async(leftovers)
+        return leftover_lines(asked.get()) if asked.wait(LEFTOVERS_S) and not failures(asked) else ""
 
     def last_report(self, since: int = 0) -> Report | None:
         """Return the last hang report that a rank has appended to the cluster's file after this place in it.

@@ -29,9 +29,9 @@ from labkit.children import end, start_child
 from labkit.exercises import catalogue, record
 from labkit.exercises.exercise import Exercise, Verdict, is_stub
 from labkit.exercises.launching import EXTRA_S, FORKED, START_S, clean_environment, scratch_folder
+from mpiwatch.places import is_cell
 from mpiwatch.processes import supervised
 from mpiwatch.report import COLUMNS, counted, wrapped
-from mpiwatch.snapshot import is_cell
 
 JUDGE = "labkit.exercises.judge"
 PRINTED_LINES = 10

@@ -15,6 +15,7 @@ from time import monotonic
 import pytest
 
 from mpiwatch import FLIGHT_RECORDER
+from mpiwatch.places import file_label, frames_in, place_in
 from mpiwatch.recorder import (
     ERROR_BYTES,
     FILE_BYTES,
@@ -29,7 +30,7 @@ from mpiwatch.recorder import (
     fit,
 )
 from mpiwatch.report import Activity, Reason, Report
-from mpiwatch.snapshot import file_label, frames_in, student_line, take_snapshot
+from mpiwatch.snapshot import take_snapshot
 
 
 def fill(recorder: FlightRecorder, character: str) -> Report:
@@ -154,7 +155,7 @@ def test_text_that_does_not_fit_is_cut_between_characters() -> None:
     assert fit("é" * 100, 32) == "é".encode() * 15
     assert file_label("/home/" + "ü" * 40 + ".py").decode() == "ü" * 15
     assert fit("\udcff", 32) == b"\\udcff"  # a byte of a file's name that is not UTF-8
-    assert student_line([]) == ""
+    assert place_in([]) == ""
 
 
 def test_only_the_owner_can_read_it(recorder: FlightRecorder) -> None:
