@@ -24,6 +24,20 @@ from mpi4py import MPI
 from numpy import ndarray
 
 import mpiwatch
+from mpiwatch.arguments import (
+    BLOCK,
+    COUNTS,
+    DTYPES,
+    FROM_ROOT,
+    LAYOUTS,
+    REDUCTIONS,
+    TYPES,
+    UNIFORM,
+    check_buffers,
+    check_writable,
+    is_in_place,
+    signature,
+)
 from mpiwatch.library_calls import RawIntracomm
 from mpiwatch.places import file_label, line_number
 from mpiwatch.recorder import (
@@ -46,22 +60,7 @@ from mpiwatch.recorder import (
 from mpiwatch.report import OF_ARRAYS, OF_OBJECTS, UNKNOWN, Mismatch, Reason
 from mpiwatch.snapshot import mismatch
 from mpiwatch.waiting import DEADLINE_S, Waiting, Watch, wait_until
-from mpiwatch.wrapper import (
-    BLOCK,
-    COUNTS,
-    DTYPES,
-    FROM_ROOT,
-    LAYOUTS,
-    REDUCTIONS,
-    TYPES,
-    UNIFORM,
-    CommWrapper,
-    add_methods,
-    check_buffers,
-    check_writable,
-    is_in_place,
-    signature,
-)
+from mpiwatch.wrapper import CommWrapper, add_methods
 
 SETTLE_S = 0.5  # how long a mismatch waits for ranks that are on their way: the report then shows them, too
 VISIBLE_S = 0.001  # a thousand times as long as a write takes to reach the other cores
@@ -86,8 +85,15 @@ class Channel:
     only when all ranks have called it.
     """
 
-    def __init__(
-        self, watch: Watch, row: int, comm: MPI.Intracomm, members: list[int], waits: bool | None = None
+    def __init__(  # noqa: PLR0917
+        self,
+        watch: Watch,
+        row: int,
+        first: int,
+        comm: MPI.Intracomm,
+        members: list[int],
+        made_by: str = "",
+        waits: bool | None = None,
     ) -> None:
         self.watch, self.row, self.rank, self.members = watch, row, comm.rank, members
         self.is_on_one_machine = len({watch.machines[rank] for rank in members}) == 1
@@ -95,7 +101,7 @@ class Channel:
         self.comm = RawIntracomm(comm)  # the MPI library's, without its wrappers
         recorder = watch.recorder
         self.memory, self.words, self.size = recorder.memory, recorder.words, len(members)
-        self.first = row * recorder.size  # in words
+        self.first = first  # in words
         self.last = self.first + len(members)
         self.own = self.first + self.rank
         self.low = recorder.words_offset + 8 * self.first  # in bytes
@@ -105,13 +111,16 @@ class Channel:
         self.number = recorder.head.first_number
         self.caller = get_ident()  # the thread that called the last collective
         self.has_begun: Callable[[str, int], object] | None = None  # strict mode's: operation and root
+        self.words[self.own] = 0  # of a communicator that had these words before
+        recorder.rows[row].made_by = fit(made_by, NAME_BYTES)
+        write_members(recorder.rows[row], members)
         watch.channels.append(self)
 
     def close(self) -> None:
         """Give the row back; called by every rank when all are done with the communicator."""
         self.watch.channels.remove(self)
         if self.rank == 0:
-            self.watch.free_rows.append(self.row)
+            self.watch.free_row(self.row, self.first, self.size)
 
     def begin_collective(  # noqa: PLR0917  (every nanosecond counts)
         self,

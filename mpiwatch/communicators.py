@@ -23,9 +23,10 @@ import numpy as np
 from mpi4py import MPI
 
 from mpiwatch import waiting
+from mpiwatch.arguments import check_message, signature
 from mpiwatch.collectives import Channel, WatchedCollectives
 from mpiwatch.launch import node_name
-from mpiwatch.library_calls import NotedWin, RawWin, install, like
+from mpiwatch.library_calls import NotedWin, RawIntracomm, RawWin, install, like
 from mpiwatch.machines import START_S, Hub, Listener, Server, addresses, find_hub, serve_here, server_of
 from mpiwatch.messages import WatchedMessages
 from mpiwatch.recorder import HOST_BYTES, CellState, FlightRecorder, fit
@@ -34,7 +35,7 @@ from mpiwatch.report import UNKNOWN
 from mpiwatch.requests import replace_requests
 from mpiwatch.waiting import Watch, raise_together
 from mpiwatch.watchdog import Watchdog
-from mpiwatch.wrapper import add_methods, check_message, signature
+from mpiwatch.wrapper import add_methods
 
 # The accesses of a window whose buffers are checked.
 ACCESSES = (
@@ -187,8 +188,8 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
         channel = self._channel
         if channel is None or not is_ready:
             return
-        row = np.array([channel.watch.new_row() if new.rank == 0 else -1])
-        MPI.Intracomm.Bcast(new, row)
+        row = np.array(channel.watch.new_row(new.size) if new.rank == 0 else (-1, -1))
+        RawIntracomm.Bcast(new, row)
         if row[0] < 0:
             if new.rank == 0:
                 warnings.warn(
@@ -196,7 +197,10 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
                     stacklevel=5,
                 )
             return
-        new._channel = Channel(channel.watch, int(row[0]), new, waiting.world_ranks(new.Get_group()))
+        members = waiting.world_ranks(new.Get_group())
+        number, first = row.tolist()
+        new._channel = Channel(channel.watch, number, first, new, members, new.made_by)
+        RawIntracomm.Barrier(new)  # all words are 0
 
     def _end(self, name: str) -> None:
         self._begin(name)
@@ -245,10 +249,10 @@ def watch(keep: bool = False, serve: Serve = serve_here, *, waits: bool = True) 
     waiting.watched = own = Watch(recorder, world.rank, progress, machines)
     own.server, own.waits, own.deadline_s = server, waits, lambda: watch().deadline_s
     if world.rank == 0:
-        own.new_row()  # before any rank writes into it
+        own.new_row(world.size)  # before any rank writes into it
     world.Barrier()
     own.slot.cell_state = CellState.RUNNING
-    made._channel = Channel(own, 0, world, list(range(world.size)))
+    made._channel = Channel(own, 0, 0, world, list(range(world.size)))
     atexit.register(renewal.drain, own)
     return made
 

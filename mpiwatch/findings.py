@@ -20,11 +20,12 @@ from mpi4py.MPI import Datatype as RawDatatype  # mpi4py's own, also after `repl
 from mpi4py.util import dtlib
 
 import mpiwatch
+from mpiwatch.arguments import COUNTS, WHOLE, Message, nbytes, parse, parts_of
 from mpiwatch.library_calls import LikeMpi4py, like
 from mpiwatch.places import place_of
 from mpiwatch.report import ranks_phrase
 from mpiwatch.waiting import CollectiveError
-from mpiwatch.wrapper import COUNTS, WHOLE, Message, add_methods, nbytes, parse, parts_of
+from mpiwatch.wrapper import add_methods
 
 
 class Category(Enum):

@@ -38,8 +38,11 @@ import mpiwatch
 
 # Calls of these names return at once: non-blocking and persistent ones, and those that look something up.
 AT_ONCE = re.compile(
-    r"I[a-z]\w*|Get_(?!parent)\w+|Is_\w+|Set_(name|attr|errhandler|info)|Delete_attr|\w+_init|\w+_keyval|\w+_errhandler"
+    r"I[a-z]\w*|R(put|get|accumulate|get_accumulate)|Get_(?!parent)\w+|Is_\w+|Set_(name|attr|errhandler|info)|Delete_attr|\w+_init|\w+_keyval|\w+_errhandler"
     r"|Cart_map|Graph_map|Compare|Abort|Shift|tomemory|Shared_query|Attach|Detach|Test|Seek|Ack_failed"
+)
+STARTING = re.compile(
+    r"I(?!s_|probe)[a-z]\w*|\w+_init|i[bs]?send|irecv|issend|R(put|get|accumulate|get_accumulate)"
 )
 # mpi4py's calls with small letters that may wait; the others convert or are properties.
 OF_OBJECTS = {
@@ -141,17 +144,37 @@ def _noted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 def _replaced(result: Any) -> Any:
     """Return an object of mpi4py's own class as one whose calls are noted; return others unchanged."""
-    replacement = NOTED.get(type(result))
+    replacement = REPLACEMENTS.get(type(result))
     return result if replacement is None else replacement(result)
 
 
+def _starting(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that starts something, and returns a request that polls."""
+
+    @functools.wraps(call)
+    def starting(*arguments: Any, **named: Any) -> Any:
+        return _replaced(call(*arguments, **named))
+
+    return starting
+
+
 def _add_calls(kind: type, own: type) -> None:
-    """Give a class all methods of mpi4py's `own` class that may wait; they note their calls."""
+    """Give a class all methods of mpi4py's `own` class that may wait; they note their calls.
+
+    Methods that return requests return requests that poll.
+    """
+    for name in calls_that_start(own):
+        setattr(kind, name, _starting(getattr(own, name)))
     for name in _calls_that_wait(own):
         if _is_class_method(vars(own)[name]):
             setattr(kind, name, classmethod(_noted(name, _call_of_class(kind, own, name))))
         else:
             setattr(kind, name, _noted(name, getattr(own, name)))
+
+
+def calls_that_start(own: type) -> Iterator[str]:
+    """Yield the names of the methods that return requests."""
+    return (name for name in vars(own) if STARTING.fullmatch(name))
 
 
 def _calls_that_wait(own: type) -> Iterator[str]:
@@ -236,6 +259,7 @@ class NotedMessage(RawMessage, metaclass=LikeMpi4py):
 
 
 NOTED: dict[type, Any] = {}  # mpi4py's own class -> the one whose calls are noted
+REPLACEMENTS: dict[type, Any] = {}  # the same, also of requests once these poll (`requests.replace_requests`)
 for _own, _kind in {
     RawComm: NotedComm,
     RawIntracomm: NotedIntracomm,
@@ -253,7 +277,7 @@ for _own, _kind in {
     if _own is not RawMessage:
         setattr(_kind, "__new__", _registering(_own))  # noqa: B010
     like(_kind, _own)
-    NOTED[_own] = _kind
+    NOTED[_own] = REPLACEMENTS[_own] = _kind
 
 
 def install() -> None:

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 from mpi4py import MPI
 from numpy import ndarray
 
+from mpiwatch.arguments import check_buffers, check_message, flat, nbytes, parse, what_it_holds
 from mpiwatch.collectives import ChannelComm
 from mpiwatch.message_waits import MessageWait, polls
 from mpiwatch.places import is_own_code, place_of_instruction
@@ -27,15 +28,7 @@ from mpiwatch.report import NONBLOCKING_COLLECTIVES, NONBLOCKING_RECEIVES, NONBL
 from mpiwatch.requests import polled
 from mpiwatch.under_way import NO_PEER, cancel, keep, traffic, under_way
 from mpiwatch.waiting import Watch, wait_until
-from mpiwatch.wrapper import (
-    add_methods,
-    check_buffers,
-    check_message,
-    flat,
-    nbytes,
-    parse,
-    what_it_holds,
-)
+from mpiwatch.wrapper import add_methods
 
 LOOKS, LOOK_S = 10, 0.001  # for messages that are still on their way, and the time between two
 

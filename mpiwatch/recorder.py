@@ -33,15 +33,16 @@ from mpiwatch.report import Mismatch, Reason, Report
 
 HISTORY_CALLS = 32  # that a slot keeps
 ROWS_PER_RANK = 64  # communicators that a rank may open as their rank 0
+WORDS_PER_RANK = 512  # of all communicators together: so many of the world's size may be open
 FILE_BYTES, NAME_BYTES, TYPE_BYTES, PURPOSE_BYTES, HOST_BYTES = 32, 32, 16, 64, 64  # fields of text, with
 ORIGIN_BYTES = 128  # their final zero
 PLACE_BYTES = ERROR_BYTES = 512
 MEMBERS_BYTES = 128
 # A report in JSON never needs more: JSON writes a byte of text as at most 6 characters ("\u0001"), so the
 # place, the error, the purpose, the origin and the host of a rank take at most 6 * 1275, and each of its 32
-# calls takes 6 * 62 for two names and less than 350 for the rest: 31,000 in all. A test fills every field:
+# calls takes 6 * 94 for three names and less than 500 for the rest: 42,000 in all. A test fills every field:
 # see tests/mpiwatch/test_recorder.py.
-REPORT_BYTES_PER_RANK = 32 << 10
+REPORT_BYTES_PER_RANK = 44 << 10
 
 # A word, from the top: 8 bits epoch, 36 bits number of the call (more than a program makes in a day), 1 bit
 # "gave up", 19 bits hash.
@@ -135,6 +136,15 @@ class Slot(ctypes.Structure):
     )
 
 
+class Row(ctypes.Structure):
+    """A communicator: the method that made it, and its members, a bit for each rank of the world."""
+
+    _fields_ = (
+        ("made_by", ctypes.c_char * NAME_BYTES),
+        ("members", ctypes.c_ubyte * MEMBERS_BYTES),
+    )
+
+
 class Head(ctypes.Structure):
     """What stands above the slots."""
 
@@ -147,6 +157,7 @@ class Head(ctypes.Structure):
         ("shown_by", ctypes.c_int64),  # 1 + the rank whose parent shows the report of a program; 0: none yet
         ("is_shown", ctypes.c_int64),
         ("hub", ctypes.c_int64),  # 1 + the rank that makes the reports for all machines; 0 without one
+        ("words_in_use", ctypes.c_int64),  # from the start of this machine's part
     )
 
 
@@ -169,7 +180,9 @@ class FlightRecorder:
         self.head = Head.from_buffer(self.memory)
         self.size: int = self.head.size
         self.slots = (Slot * self.size).from_buffer(self.memory, ctypes.sizeof(Head))
-        self.report_offset = ctypes.sizeof(Head) + self.size * ctypes.sizeof(Slot)
+        self.rows_offset = ctypes.sizeof(Head) + self.size * ctypes.sizeof(Slot)
+        self.rows = (Row * (self.size * ROWS_PER_RANK)).from_buffer(self.memory, self.rows_offset)
+        self.report_offset = self.rows_offset + ctypes.sizeof(self.rows)
         self.words_offset = self.report_offset + (self.size + 1) * REPORT_BYTES_PER_RANK
         self.words = memoryview(self.memory)[self.words_offset :].cast("Q")
         self._thread_lock = threading.Lock()
@@ -178,9 +191,8 @@ class FlightRecorder:
     @staticmethod
     def create(size: int) -> str:
         """Create an empty flight recorder for `size` ranks; return its path."""
-        words = size * ROWS_PER_RANK * size
-        slots = size * ctypes.sizeof(Slot) + (size + 1) * REPORT_BYTES_PER_RANK
-        total = ctypes.sizeof(Head) + slots + 8 * words
+        of_a_rank = ctypes.sizeof(Slot) + ROWS_PER_RANK * ctypes.sizeof(Row) + 8 * WORDS_PER_RANK
+        total = ctypes.sizeof(Head) + size * of_a_rank + (size + 1) * REPORT_BYTES_PER_RANK
         error: OSError | None = None
         for folder in dict.fromkeys(["/dev/shm"] * (sys.platform == "linux") + [tempfile.gettempdir()]):
             try:
@@ -190,8 +202,9 @@ class FlightRecorder:
                 continue
             try:
                 with os.fdopen(handle, "wb") as file:
-                    # Written, not left sparse: a full disk is an error here, and not a SIGBUS later.
-                    file.write(bytes(Head(size=size)) + bytes(total - ctypes.sizeof(Head)))
+                    # Reserved, not left sparse: a full disk is an error here, and not a SIGBUS later.
+                    reserve(file.fileno(), total)
+                    file.write(bytes(Head(size=size)))
                 return path
             except OSError as full:
                 error = full
@@ -268,19 +281,28 @@ class FlightRecorder:
         return ctypes.sizeof(Head) + rank * ctypes.sizeof(Slot)
 
 
+def reserve(file: int, size: int) -> None:
+    """Give a new file this size, in bytes, of zeros that the file system has room for."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+        return
+    os.write(file, bytes(size))  # macOS
+    os.lseek(file, 0, os.SEEK_SET)
+
+
 def fit(text: str, size: int) -> bytes:
     """Return a text in UTF-8 for a field of `size` bytes, cut between characters if it is too long."""
     encoded = text.encode(errors="backslashreplace")  # lone surrogates stand for bytes that are not UTF-8
     return encoded[: size - 1].decode(errors="ignore").encode()
 
 
-def write_members(slot: Slot, members: Iterable[int]) -> None:
+def write_members(slot: Slot | Row, members: Iterable[int]) -> None:
     """Store the members of a communicator, as ranks of the world."""
     bits = sum(1 << rank for rank in set(members))
     slot.members[:] = bits.to_bytes(max(MEMBERS_BYTES, bits.bit_length() // 8 + 1), "little")[:MEMBERS_BYTES]
 
 
-def read_members(slot: Slot, size: int) -> list[int]:
+def read_members(slot: Slot | Row, size: int) -> list[int]:
     """Return the ranks that `write_members` stored; all ranks if it stored none or had too little room."""
     bits = int.from_bytes(bytes(slot.members), "little")
     members = [rank for rank in range(size) if bits >> rank & 1]

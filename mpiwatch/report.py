@@ -169,6 +169,7 @@ class CallRecord:
     reduction: str | None
     file: str  # `cell`, or the file's name
     line: int
+    on: str = ""  # the communicator's members, and the method that made it; empty for the world
 
 
 @dataclass(frozen=True)
@@ -491,7 +492,7 @@ def title(report: Report) -> str:
         size = report.world_size or len(report.ranks)
         found = f"rank {dead.rank} of {size}{host} {dead.error or 'died'}."
     elif report.mismatch is not None:
-        found = _mismatch(report.mismatch, report.number)
+        found = _mismatch(report, report.mismatch)
     elif report.number > 0:
         found = _missing(report)
     elif report.reason is Reason.CIRCLE:
@@ -507,10 +508,15 @@ def title(report: Report) -> str:
     return found
 
 
-def _mismatch(found: Mismatch, number: int) -> str:
-    if found is Mismatch.OPERATION:
-        return f"Collective mismatch: the ranks called different operations as collective #{number}."
-    return f"Collective mismatch: the ranks called collective #{number} with different {found.name.lower()}s."
+def _mismatch(report: Report, kind: Mismatch) -> str:
+    joined = report.joined()
+    call = joined[0].calls[-1] if joined else None
+    where = f" on {_communicator(call)}" if call is not None and call.communicator else ""
+    if kind is Mismatch.OPERATION:
+        what = f"different operations as collective #{report.number}{where}"
+    else:
+        what = f"collective #{report.number}{where} with different {kind.name.lower()}s"
+    return f"Collective mismatch: the ranks called {what}."
 
 
 def _missing(report: Report) -> str:
@@ -519,7 +525,16 @@ def _missing(report: Report) -> str:
     what = ", ".join(filter(None, [call.operation, call_details(call)]))
     if _all_joined_late(report):
         return f"All ranks joined collective #{call.number} ({what}), but not within {report.deadline_s:g} s."
-    return f"{ranks_on_hosts(report, report.missing())} never joined collective #{call.number} ({what})."
+    where = f" on {_communicator(call)}" if call.communicator else ""
+    missing = ranks_on_hosts(report, report.missing())
+    return f"{missing} never joined collective #{call.number} ({what}){where}."
+
+
+def _communicator(call: CallRecord) -> str:
+    """Return which communicator a collective was called on."""
+    if not call.communicator:
+        return "the world's communicator"
+    return f"the communicator of {call.on}" if call.on else "another communicator"
 
 
 def _all_joined_late(report: Report) -> bool:
@@ -625,7 +640,7 @@ def _describe(report: Report, rank: RankState, many: bool) -> str:
     if rank.activity is Activity.WAITING_IN_COLLECTIVE:
         call = rank.calls[-1]
         details = ", ".join(filter(None, [f"#{call.number}", call_details(call)]))
-        elsewhere = " on another communicator" * (report.communicator not in (None, call.communicator))
+        elsewhere = f" on {_communicator(call)}" if report.communicator != call.communicator else ""
         before = f"called {_call(rank.calls[0])} and " if len(rank.calls) > 1 else ""
         return f"{before}{be} waiting in {call.operation} ({details}){elsewhere}{at}"
     if rank.message is not None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from mpiwatch.library_calls import REPLACED, LikeMpi4py, like
+from mpiwatch.library_calls import REPLACED, REPLACEMENTS, LikeMpi4py, like
 from mpiwatch.message_waits import RequestWait, polls, wait_for
 from mpiwatch.under_way import RawPrequest, RawRequest, under_way
 
@@ -160,7 +160,8 @@ like(PolledPrequest, RawPrequest)
 def replace_requests(
     request: type[MPI.Request] = PolledRequest, prequest: type[MPI.Prequest] = PolledPrequest
 ) -> None:
-    """Replace `MPI.Request` and `MPI.Prequest` by classes that poll, for code that calls the classes."""
+    """Let all requests poll, also those of communicators that are not watched, of windows and files."""
+    REPLACEMENTS[RawRequest], REPLACEMENTS[RawPrequest] = request, prequest
     MPI.Request, MPI.Prequest = request, prequest  # type: ignore[misc]
 
 

@@ -39,6 +39,7 @@ from mpiwatch.report import (
     RankState,
     Reason,
     Report,
+    ranks_in_short,
 )
 
 SAMPLED_S = 1.0  # for the watchdogs to sample all ranks anew, which takes a quarter of a second
@@ -131,7 +132,7 @@ def _is_running(recorder: FlightRecorder, rank: int) -> bool:
 def _observe(recorder: FlightRecorder, rank: int, since_s: float) -> RankState:
     """Return what a rank is doing; its line, if it runs, was sampled after `since_s` or not long before."""
     slot = recorder.slots[rank]
-    calls = tuple(map(_record, recorder.last_calls(rank)))
+    calls = tuple(_record(recorder, call) for call in recorder.last_calls(rank))
     seen = RankState(rank, Activity.DEAD, calls=calls, host=_text(slot.host))
     noted = replace(seen, place=_text(slot.place))
     if slot.has_died == Death.UNREACHABLE:
@@ -261,7 +262,16 @@ def _has_just_called(recorder: FlightRecorder, slot: Slot) -> bool:
     return bool(this_epoch and slot.joined_word >> NUMBER_SHIFT != number)
 
 
-def _record(call: Call) -> CallRecord:
+def _communicator_of(recorder: FlightRecorder, row: int) -> str:
+    """Return the members of a communicator and how it was made; empty for the world."""
+    if not 0 < row < len(recorder.rows):  # the rank may be writing it at this moment
+        return ""
+    made_by = _text(recorder.rows[row].made_by)
+    members = ranks_in_short(read_members(recorder.rows[row], recorder.size))
+    return f"{members} ({made_by})" if made_by else members
+
+
+def _record(recorder: FlightRecorder, call: Call) -> CallRecord:
     return CallRecord(
         communicator=call.row,
         number=call.number & NUMBER_MASK,
@@ -272,6 +282,7 @@ def _record(call: Call) -> CallRecord:
         reduction=_text(call.reduction) or None,
         file=_text(call.file),
         line=call.line,
+        on=_communicator_of(recorder, call.row),
     )
 
 

@@ -25,16 +25,17 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch import communicators, findings, messages, operations, requests, wrapper
+from mpiwatch import arguments, communicators, findings, messages, operations, requests
+from mpiwatch.arguments import TO_ROOT, is_in_place, plain_name
 from mpiwatch.communicators import WatchedComm, check_access
 from mpiwatch.findings import Category, Finding, Parts, Region, Signature, StrictError, add, here
 from mpiwatch.library_calls import NotedWin, RawWin, like
 from mpiwatch.operations import Exchange, Operation, StrictPrequest, StrictRequest, clock
 from mpiwatch.recorder import CellState
 from mpiwatch.report import UNKNOWN, CallRecord
-from mpiwatch.wrapper import TO_ROOT, add_methods, is_in_place, plain_name
+from mpiwatch.wrapper import add_methods
 
-FROM_ROOT = ("bcast", *wrapper.FROM_ROOT)
+FROM_ROOT = ("bcast", *arguments.FROM_ROOT)
 REDUCING = "reduce", "allreduce", "scan", "exscan"
 
 # Collective -> the argument whose count and dtype are the same on all ranks.
@@ -151,15 +152,15 @@ class StrictComm(WatchedComm):
 
     def _announce(self, name: str, sendbuf: Any, recvbuf: Any, root: int) -> None:
         """Note what this rank sends and expects; other collectives are compared on all communicators."""
-        layouts = wrapper.LAYOUTS[name.lower()]
-        if self._exchange is None or wrapper.COUNTS not in layouts:
+        layouts = arguments.LAYOUTS[name.lower()]
+        if self._exchange is None or arguments.COUNTS not in layouts:
             return
         is_root, peers = root in (UNKNOWN, self.rank), range(self.size) if root == UNKNOWN else [root]
         amounts: list[dict[int, Signature]] = []
         for buffer, layout in zip((sendbuf, recvbuf), layouts, strict=True):
-            if is_in_place(buffer) or (layout == wrapper.COUNTS and not is_root):
+            if is_in_place(buffer) or (layout == arguments.COUNTS and not is_root):
                 amounts.append({})
-            elif layout == wrapper.COUNTS:
+            elif layout == arguments.COUNTS:
                 amounts.append(findings.of_each(buffer, self.size))
             else:
                 amounts.append(dict.fromkeys(peers, findings.of_message(buffer)))
@@ -235,7 +236,7 @@ def _described(name: str, plain: str, given: dict[str, Any]) -> CallRecord:
     compared = given.get(COMPARED.get(plain, ""))
     signature = None if is_in_place(compared) else findings.of_message(compared)
     count, dtype = (None, None) if signature is None else (signature.elements, signature.dtype or None)
-    reduction = wrapper.REDUCTIONS.get(id(given["op"])) if plain.startswith(REDUCING) else None
+    reduction = arguments.REDUCTIONS.get(id(given["op"])) if plain.startswith(REDUCING) else None
     return CallRecord(0, 0, name, root, count, dtype, reduction, here(), 0)
 
 
@@ -350,7 +351,7 @@ class StrictWin(NotedWin):
             return
         if MPI.OP_NULL in op:
             raise MPI.Exception(MPI.ERR_OP)
-        wrapper.check_message(self.comm, name, origin, target)
+        arguments.check_message(self.comm, name, origin, target)
         if not 0 <= target < self.comm.size:
             raise MPI.Exception(MPI.ERR_RANK)
         lock = self.locks.get(target) or self.locks.get(-1)
@@ -384,7 +385,7 @@ class StrictWin(NotedWin):
         if not counted or not isinstance(counted[0], int):
             held = self.units[target] if origin is None else findings.of_message(origin).nbytes
             return ((first, first + held),)
-        count, given = counted[0], wrapper.parse(origin)
+        count, given = counted[0], arguments.parse(origin)
         datatype = counted[1] if len(counted) > 1 else given.datatype
         if isinstance(datatype, str):
             datatype = MPI.Datatype.fromcode(datatype)
@@ -547,7 +548,7 @@ def begin(world: WatchedComm) -> StrictComm:
     requests.replace_requests(operations.StrictRequest, operations.StrictPrequest)
     requests.on_request = operations.add_request
     findings.replace_classes()
-    wrapper.on_list = findings.check_dtype
+    arguments.on_list = findings.check_dtype
     MPI.Free_mem = free_mem
     setattr(MPI, "Win", StrictWin)  # noqa: B010  (mpi4py's stubs declare it final)
     return _world

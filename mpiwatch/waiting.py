@@ -281,6 +281,7 @@ class Watch:
         self.strangers = _threads()  # threads of neither the program nor the cell
         self.channels: list[Any] = []  # of class Channel, which imports this module
         self.free_rows = [rank * ROWS_PER_RANK + i for i in reversed(range(ROWS_PER_RANK))]
+        self.free_words: dict[int, list[int]] = {}  # where words start, by their number
         self.calls = self.message_waits = 0
         self.slot.pid = os.getpid()
         if recorder.size <= cores():  # ranks that share a core give it to each other at once
@@ -340,14 +341,37 @@ class Watch:
         self.slot.waiting_in = WaitingIn.NOTHING
         self.recorder.set_cell_state(self.rank, state, error)
 
-    def new_row(self) -> int:
-        """Return a row for a communicator of which this process is rank 0; -1 if all are in use."""
-        if not self.free_rows:
-            return -1
-        row = self.free_rows.pop()
-        size = self.recorder.size
-        self.recorder.words[row * size : (row + 1) * size] = memoryview(bytes(8 * size)).cast("Q")
-        return row
+    def new_row(self, ranks: int) -> tuple[int, int]:
+        """Return a row for a communicator of which this process is rank 0, and where its words start.
+
+        `ranks`: how many ranks it has. Both numbers are -1 if there is no room left.
+        """
+        first = self._new_words(ranks) if self.free_rows else -1
+        if first < 0:
+            return -1, -1
+        return self.free_rows.pop(), first
+
+    def _new_words(self, ranks: int) -> int:
+        """Return where so many words start that no other communicator uses; -1 if there is no room left.
+
+        Words of a communicator start at the same place on all machines: each machine hands out its own part.
+        """
+        free = self.free_words.get(ranks)
+        if free:
+            return free.pop()
+        recorder = self.recorder
+        part = len(recorder.words) // (max(self.machines) + 1)
+        with recorder.locked():
+            start = recorder.head.words_in_use
+            if start + ranks > part:
+                return -1
+            recorder.head.words_in_use = start + ranks
+        return recorder.head.machine * part + start
+
+    def free_row(self, row: int, first: int, ranks: int) -> None:
+        """Give back what `new_row` has returned."""
+        self.free_rows.append(row)
+        self.free_words.setdefault(ranks, []).append(first)
 
     def inspect(self, waiting: Waiting, waited: float) -> None:
         """Raise HangError if a wait cannot end, or if another rank has reported a hang."""

@@ -16,8 +16,9 @@ from mpi4py import MPI
 from labkit.comm.running import complete, steps
 from labkit.schedules import Schedule, ring_allreduce
 from mpiwatch import waiting
+from mpiwatch.arguments import check_writable, flat, is_in_place
 from mpiwatch.message_waits import Pending, wait_for_pending
-from mpiwatch.wrapper import CommWrapper, check_writable, flat, is_in_place
+from mpiwatch.wrapper import CommWrapper
 
 
 class ScheduledComm(CommWrapper):

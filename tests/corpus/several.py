@@ -10,6 +10,7 @@ the next one. Rank 0 appends a line of JSON to RESULTS for each.
 
 from __future__ import annotations
 
+import gc
 import json
 import runpy
 import sys
@@ -61,6 +62,7 @@ def meet() -> None:
 
 def forget_all() -> None:
     """Clear what strict mode has found and noted of a program."""
+    gc.collect()  # requests that the program has dropped
     operations.report_never_completed(only_dropped=False)
     findings.report_never_freed(only_dropped=False)
     findings.take()

@@ -28,6 +28,7 @@ from mpiwatch.recorder import (
     FlightRecorder,
     WaitingIn,
     fit,
+    write_members,
 )
 from mpiwatch.report import Activity, Reason, Report
 from mpiwatch.snapshot import take_snapshot
@@ -45,7 +46,10 @@ def fill(recorder: FlightRecorder, character: str) -> Report:
         slot.message_purpose = fit(text, PURPOSE_BYTES)
         slot.place, slot.error = fit(text, PLACE_BYTES), fit(text, ERROR_BYTES)
         for i in range(HISTORY_CALLS):
-            numbers = ((1 << 28) - 1, huge, huge, huge, huge)
+            row = len(recorder.rows) - 1
+            recorder.rows[row].made_by = name
+            write_members(recorder.rows[row], range(0, recorder.size, 2))
+            numbers = ((1 << 28) - 1, row, huge, huge, huge)
             slot.history[i] = Call(*numbers, name, b"complex256", b"REPLACE", fit(text, FILE_BYTES))
     report = take_snapshot(recorder, Reason.TIMED_OUT, 1e300 / 3, range(recorder.size), 0)
     # No rank of these has an error: add what a rank that raised would have.
@@ -110,6 +114,15 @@ def test_a_full_disk_is_an_error_in_one_folder_after_the_other(
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert set(Path("/dev/shm").glob(f"{FLIGHT_RECORDER}{os.getpid()}-*")) == before
     assert not list(tmp_path.iterdir())
+
+
+def test_the_file_grows_with_the_number_of_ranks_and_not_with_its_square() -> None:
+    sizes = {}
+    for ranks in (4, 64, 1024):
+        path = Path(FlightRecorder.create(ranks))
+        sizes[ranks] = path.stat().st_size
+        path.unlink()
+    assert sizes[64] < 17 * sizes[4] and sizes[1024] < 17 * sizes[64]
 
 
 def test_a_report_is_never_read_while_it_is_written(recorder: FlightRecorder) -> None:
