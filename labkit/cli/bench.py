@@ -69,16 +69,16 @@ def _measure(
         raise_together(comm, None if ranks in (None, comm.size) else fault)
         with redirect_stdout(sys.stderr):  # what a student's program prints
             rows, text, *more = import_module(module).compare(comm, **options)
-        fault = None
+        unwritten = None
         if comm.rank == 0:
             _print(rows, as_json, text)
             try:
                 if draw:
                     draw(*more)
             except OSError as error:
-                fault = f"cannot draw to {error.filename}: {error.strerror}"
+                unwritten = f"cannot draw to {error.filename}: {error.strerror}"
         sleeping_barrier(comm)  # the others wait asleep for rank 0
-        raise_together(comm, fault)
+        raise_together(comm, unwritten)
 
 
 @command.command
