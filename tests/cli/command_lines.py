@@ -579,7 +579,9 @@ def main() -> None:
     """Run the lines on standard input, one object of JSON each."""
     place, watches_memory = Path(sys.argv[1]), sys.argv[2] == "memory"
     place.mkdir(parents=True, exist_ok=True)
-    subprocess.run([BIN / "labkit", "collect", place], stdout=subprocess.DEVNULL, check=True)
+    nothing_done = {**os.environ, "LABKIT_PROGRESS": str(place / "progress.json")}
+    collect = [BIN / "labkit", "collect", place]
+    subprocess.run(collect, env=nothing_done, stdout=subprocess.DEVNULL, check=True)
     for number, text in enumerate(sys.stdin):
         fields = json.loads(text)
         line = Line(**{**fields, "words": tuple(fields["words"])})
