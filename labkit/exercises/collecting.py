@@ -292,7 +292,8 @@ def collect(folder: str | Path = ".") -> None:
                 with atomic_write(path) as file:
                     file.write(content)
     except OSError as error:
-        raise OSError(f"{NAME} cannot be written to {Path(folder).resolve()}: {error.strerror}.") from None
+        name = Path(error.filename).name if isinstance(error.filename, str) else NAME
+        raise OSError(f"{name} cannot be written to {Path(folder).resolve()}: {error.strerror}.") from None
     own = [piece.exercise.name for piece in found if not piece.why]
     others = [piece for piece in found if piece.why]
     reached = max((piece.exercise.notebook for piece in found if piece.exercise.name in kept), default="")
