@@ -428,7 +428,9 @@ def ending(line: Line, place: Path, watches_memory: bool) -> Ending:
         left = [f"process {process.pid}" for process in processes(str(place))]
         if watches_memory:
             left += [f"/dev/shm/{name}" for name in set(os.listdir(SHARED_MEMORY)) - shared]
-        return left + [f"temporary {name}" for name in os.listdir(temporary)]
+        # Open MPI has one folder for all jobs of a user, which stays.
+        names = [name for name in os.listdir(temporary) if not name.startswith("ompi.")]
+        return left + [f"temporary {name}" for name in names]
 
     deadline = time.monotonic() + END_S
     while (left := left_behind()) and time.monotonic() < deadline:
