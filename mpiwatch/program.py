@@ -9,11 +9,9 @@ in the flight recorder. A parent never loads MPI.
 from __future__ import annotations
 
 import atexit
-import builtins
 import contextlib
 import faulthandler
 import functools
-import io
 import json
 import os
 import runpy
@@ -23,10 +21,9 @@ import socket
 import sys
 import tempfile
 import threading
-import zipfile
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
@@ -35,8 +32,9 @@ from typing import Any, BinaryIO, NoReturn
 
 from mpiwatch import HANG_EXIT_CODE, STRICT_EXIT_CODE
 from mpiwatch.guard import Guard
-from mpiwatch.launch import Options, findings_file, first_on_its_node, refuse_world_of_one
+from mpiwatch.launch import Options, first_on_its_node, refuse_world_of_one
 from mpiwatch.machines import MOST_FILES, Hub, Server, hand_over, serve_here, take_over
+from mpiwatch.output import remove, write_whole
 from mpiwatch.places import describe, frames_in, own_folders, place_in
 from mpiwatch.processes import (
     child_ends,
@@ -111,32 +109,6 @@ class _Finder(MetaPathFinder):
         module.Init, module.Init_thread = then_calling(module.Init), then_calling(module.Init_thread)
 
 
-def run_script(words: tuple[str, ...], is_module: bool) -> None:
-    """Run a program as `__main__`; `words` are its path or module and its arguments.
-
-    Return when the program ends, or raise its SystemExit or uncaught exception.
-    """
-    program = words[0]
-    sys.argv[:] = words
-    if is_module:
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
-        return
-    if not sys.flags.safe_path:
-        sys.path[0] = os.path.dirname(os.path.realpath(program))
-    if os.path.isdir(program) or zipfile.is_zipfile(program):
-        runpy.run_path(program, run_name="__main__")
-        return
-    path = os.path.abspath(program)  # like Python's own `__file__`
-    # Functions that run at exit expect the program's `__main__`; runpy would remove its module before that.
-    main = ModuleType("__main__")
-    loader = SourceFileLoader("__main__", path)
-    vars(main).update(__file__=path, __builtins__=builtins, __loader__=loader, __cached__=None)
-    with io.open_code(path) as file:
-        code = compile(file.read(), path, "exec", dont_inherit=True)
-    sys.modules["__main__"] = main
-    exec(code, vars(main))
-
-
 def show_error(error: BaseException) -> None:
     """Print an uncaught error of the program as Python does, without the frames of this package.
 
@@ -156,7 +128,7 @@ def show_error(error: BaseException) -> None:
             if not at.tb_frame.f_code.co_filename.startswith(own):
                 foreign.append(at)
             at = at.tb_next
-        for at, following in zip(foreign, [*foreign[1:], None], strict=True):
+        for at, following in zip(foreign, [*foreign[1:], None], strict=False):
             at.tb_next = following
         each.__traceback__ = foreign[0] if foreign else None
     sys.excepthook(type(error), error, error.__traceback__)
@@ -233,7 +205,7 @@ class Link:
             print(findings.render(found), file=sys.stderr, flush=True)
             if self.options.json:
                 with contextlib.suppress(OSError):
-                    write_whole(Path(findings_file(self.options.json)), findings.to_json(found))
+                    write_whole(Path(self.options.findings), findings.to_json(found))
 
     def _serve(self, server: Server, progress: Callable[[], object]) -> None:
         """Let the parent, which outlives this process, connect this machine with the others."""
@@ -254,16 +226,6 @@ class Link:
                 for stream in sys.stdout, sys.stderr:
                     stream.flush()
                 self.connection.sendall(b"\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that no reader sees half of it; leave nothing behind after an OSError."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def stay() -> NoReturn:
@@ -383,7 +345,8 @@ class Parent:
         if server is not None:
             server.start()
         if rank == 0 and self.options.json:
-            Path(self.options.json).unlink(missing_ok=True)  # from an earlier run
+            with contextlib.suppress(OSError):
+                remove(Path(self.options.json))  # from an earlier run
         self.connection.sendall(b"\n")
 
     def _report(self) -> Report | None:
@@ -489,7 +452,7 @@ class Parent:
         if not self.options.json:
             return False
         codes = [slot.exit_code if slot.has_exited else None for slot in self.recorder.slots]
-        findings = Path(findings_file(self.options.json))
+        findings = Path(self.options.findings)
         content = {
             "exit_code": self._exit_code(report) if report else max(code or 0 for code in codes),
             "exit_codes": codes,
