@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
+from mpi4py.MPI import Intracomm as RawIntracomm  # mpi4py's own, also after `library_calls.install`
 from mpi4py.util import dtlib
 
 from mpiwatch.report import UNKNOWN
@@ -57,6 +58,7 @@ LAYOUTS = {
     "exscan": (WHOLE, WHOLE),
 }
 TO_ROOT, FROM_ROOT = ("reduce", "gather", "gatherv"), ("scatter", "scatterv")
+REDUCING = "reduce", "allreduce", "scan", "exscan"  # what is sent and received is alike
 # Collective -> which of its buffers has blocks of the same size on all ranks: at the root, and elsewhere.
 UNIFORM = {
     **{"gather": (1, 0), "gatherv": (1, 0), "scatter": (0, 1), "scatterv": (0, 1)},
@@ -297,19 +299,49 @@ def check_message(comm: MPI.Comm, call: str, buffer: Any, peer: int, blocks: int
 
 
 def check_buffers(comm: MPI.Intracomm, call: str, buffers: Sequence[Any], root: int = UNKNOWN) -> None:
-    """Raise ValueError if a collective, blocking or not, is given more than one of its buffers holds.
+    """Raise what mpi4py would raise for a buffer of a collective, and ValueError for more than it holds.
 
-    The rank that has it learns so before other ranks rely on it.
+    mpi4py notices a wrong argument when the other ranks may be inside the MPI library already, where nothing
+    can end their wait. So the rank that has it learns so before other ranks rely on it.
     """
     name = plain_name(call)
+    read: list[tuple[int, int]] = [(UNKNOWN, UNKNOWN)] * 2
     for index, (buffer, layout) in enumerate(zip(buffers, LAYOUTS.get(name, ()), strict=False)):
-        if not isinstance(buffer, (list, tuple)) or (
-            comm.rank != root and name in (TO_ROOT if index else FROM_ROOT)  # MPI ignores it
-        ):
-            continue
+        if root not in (comm.rank, UNKNOWN) and name in (TO_ROOT if index else FROM_ROOT):
+            continue  # MPI ignores it
         if name == "reduce_scatter_block" and is_in_place(buffers[0]):
             layout = BLOCK  # noqa: PLW2901
-        check_fits(call, comm.rank, buffer, layout, 1 if layout == WHOLE else comm.size)
+        blocks = 1 if layout == WHOLE else comm.size
+        check_fits(call, comm.rank, buffer, layout, blocks)
+        receives = index > 0 or name == "bcast"
+        check_readable(buffer, layout, blocks, receives=receives)
+        if layout == WHOLE and not is_in_place(buffer):
+            read[index] = signature(buffer)
+    sent, received = read
+    if name in REDUCING and sent != received and UNKNOWN not in (*sent, *received):
+        left, right = (f"{count} {DTYPES[dtype]}" for count, dtype in read)
+        raise ValueError(f"{call} was given {left} to send and {right} to receive; they must be alike")
+
+
+def check_readable(buffer: Any, layout: int, blocks: int, *, receives: bool) -> None:
+    """Raise what mpi4py raises for an argument that it cannot read. Nothing is sent."""
+    if buffer is None or isinstance(buffer, NO_BUFFER) or layout == TYPES:
+        return
+    if layout == COUNTS and isinstance(buffer, (list, tuple)):
+        parts = parse(buffer, for_each_rank=True)
+        for numbers in parts.count, parts.displacement:
+            if numbers is not None and not isinstance(numbers, (int, np.integer)) and len(numbers) != blocks:
+                raise ValueError(f"expecting {blocks} items, got {len(numbers)}")
+        buffer = parts.buffer if parts.datatype is None else [parts.buffer, parts.datatype]
+    if type(buffer) is np.ndarray and buffer.dtype.num in DTYPES:
+        if layout == BLOCK and buffer.size % blocks:
+            raise ValueError(f"expected a multiple of {blocks} values, for {blocks} ranks, got {buffer.size}")
+        return
+    # On a communicator of one rank, these read the argument and move nothing.
+    if receives:
+        RawIntracomm.Gather(MPI.COMM_SELF, MPI.IN_PLACE, buffer)
+    else:
+        RawIntracomm.Bcast(MPI.COMM_SELF, buffer)
 
 
 def plain_name(call: str) -> str:

@@ -58,6 +58,7 @@ class MessageWait(Waiting):
     sends_too = False  # whether the call also sends a message, which its peer may receive
     is_circular = True  # whether ranks in such waits may wait for each other in a circle
     subject: MPI.Request | None = None  # what is waited for, if it is a request
+    receives: tuple[Any, int, int] | None = None  # of a receive, the communicator, the source and the tag
     stuck_since = 0, 0  # what `confirmation` returned, and how often MPI had been polled then
 
     def __init__(
@@ -82,6 +83,7 @@ class MessageWait(Waiting):
         slot.message_purpose = fit(self.purpose, PURPOSE_BYTES)
         slot.message_origin = fit(self.origin, ORIGIN_BYTES)
         slot.message_polls = self.failed_polls
+        slot.message_rival = fit(self.rival(), ORIGIN_BYTES)
         slot.message_number = 0
         if self.may_be_circular and self.is_circular and not watch.is_threaded():
             slot.has_sends = self.sends_too or has_unfinished() or under_way.has_sends(self.subject)
@@ -89,6 +91,11 @@ class MessageWait(Waiting):
             watch.message_waits += 1
             slot.message_number = watch.message_waits
         slot.waiting_in = WaitingIn.MESSAGE
+
+    def rival(self) -> str:
+        """Return an earlier receive that takes the message: `Irecv at cell [3] line 4: …`; else nothing."""
+        made = under_way.rival(*self.receives, self.subject) if self.receives is not None else None
+        return f"{made.operation} at {made.line_with_cell}" if made is not None else ""
 
     def cannot_complete(self) -> bool:
         peers = [self.peer] if self.peer >= 0 else [rank for rank in self.members if rank != self.watch.rank]
@@ -148,6 +155,8 @@ class RequestWait(MessageWait):
             self.members = made.comm._members
             self.operation, self.origin, self.tag = made.operation, made.line, made.tag
             self.peer = made.comm._world_rank(made.peer)
+            if made.operation in RECEIVING:
+                self.receives = made.comm, made.peer, made.tag
         self.is_circular = self.operation in SENDING | RECEIVING and (self.needs_all or len(pending) == 1)
         super().announce()
 

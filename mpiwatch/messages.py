@@ -24,7 +24,7 @@ from mpiwatch.arguments import check_buffers, check_message, flat, nbytes, parse
 from mpiwatch.collectives import ChannelComm
 from mpiwatch.message_waits import MessageWait, polls
 from mpiwatch.places import is_own_code, place_of_instruction
-from mpiwatch.report import NONBLOCKING_COLLECTIVES, NONBLOCKING_RECEIVES, NONBLOCKING_SENDS, PROBES
+from mpiwatch.report import NONBLOCKING_COLLECTIVES, NONBLOCKING_RECEIVES, NONBLOCKING_SENDS, PROBES, SENDS
 from mpiwatch.requests import polled
 from mpiwatch.under_way import NO_PEER, cancel, keep, traffic, under_way
 from mpiwatch.waiting import Watch, wait_until
@@ -258,7 +258,10 @@ class WatchedMessages(ChannelComm):
         wait_until(is_done, describe)
 
     def _message_wait(self, watch: Watch, name: str, peer: int, tag: int) -> MessageWait:
-        return MessageWait(watch, self._members, self.deadline_s, name, self._world_rank(peer), tag)
+        wait = MessageWait(watch, self._members, self.deadline_s, name, self._world_rank(peer), tag)
+        if name not in SENDS:
+            wait.receives = self, peer, tag
+        return wait
 
     # Calls that do not wait
 

@@ -20,10 +20,12 @@ import numpy as np
 from mpi4py import MPI
 
 from mpiwatch import findings, requests
-from mpiwatch.findings import Category, Region, Signature, StrictError, add, of_message
+from mpiwatch.arguments import WHOLE, check_readable
+from mpiwatch.findings import Category, Region, StrictError, add
 from mpiwatch.library_calls import RawIntracomm, like
 from mpiwatch.report import CallRecord, call_details
 from mpiwatch.requests import EndedError, PolledRequest, RawPrequest, RawRequest
+from mpiwatch.signatures import Signature, misfit, of_message
 from mpiwatch.snapshot import mismatch
 
 HEADER_TAG = 0
@@ -102,8 +104,6 @@ class Exchange:
         self.posted: list[ReceiveOperation] = []
         self.matched: list[ReceiveOperation] = []  # their messages have not been requested
         self.wildcards: list[ReceiveOperation] = []  # receives from any source that have matched
-        # What this rank sends to each rank and expects from each one, in a collective that is about to begin.
-        self.amounts: tuple[dict[int, Signature], dict[int, Signature]] | None = None
 
     def close(self) -> None:
         """Report the messages that were never received, and free the duplicate. Collective."""
@@ -335,7 +335,7 @@ class ReceiveOperation(Operation):
         self.signature = Signature(0, "object", 0)
         self.is_object = operation[0].islower()
         if not self.is_object:
-            RawRequest.Wait(exchange.shadow.Irecv(buffer, MPI.PROC_NULL))  # raises an error for a bad buffer
+            check_readable(buffer, WHOLE, 1, receives=True)
             self.signature = of_message(buffer)
             self.regions = [Region(operation, place, buffer, is_written=True)]
             self.buffer = self.regions[0].message  # with datatypes of its own
@@ -365,7 +365,7 @@ class ReceiveOperation(Operation):
                 return
             for region in self.regions:
                 region.check()
-            if wrong := findings.misfit(header.signature, self.signature):
+            if wrong := misfit(header.signature, self.signature):
                 self.release(check=False)
                 scratch = bytearray(header.signature.nbytes)
                 self.exchange.shadow.Recv([scratch, MPI.BYTE], header.source, header.number)

@@ -39,7 +39,12 @@ def own_folders() -> tuple[str, ...]:
 
 def is_own_code(code: CodeType) -> bool:
     """Return whether code is the program's own, and not of a library."""
-    return not code.co_filename.startswith((*own_folders(), "<frozen", *_LIBRARIES))
+    return not is_foreign(code.co_filename)
+
+
+def is_foreign(file: str) -> bool:
+    """Return whether a file is part of a library: of Python, of this package, or of one on top of it."""
+    return file.startswith((*own_folders(), "<frozen", *_LIBRARIES)) or file.endswith((".pyx", ".pxi"))
 
 
 def is_cell(file: str) -> bool:
@@ -93,8 +98,7 @@ def place_in(frames: Frames) -> str:
 
     A cell is named with its number unless it is the one that runs. The result is empty without frames.
     """
-    foreign = *own_folders(), "<frozen", *_LIBRARIES
-    own = [frame for frame in frames if not frame[0].startswith(foreign)]
+    own = [frame for frame in frames if not is_foreign(frame[0])]
     if not own:
         return _label(*frames[0], is_running=False) if frames else ""
     cells = [file for file, _ in own if is_cell(file)]
@@ -121,16 +125,36 @@ def describe(error: BaseException) -> str:
     """Return a line of text with an error and the program's line that raised it."""
     frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
     parts = [type(error).__name__]
-    try:
-        lines = str(error).splitlines()
-    except Exception:  # the text of a program's own class
-        lines = []
-    if lines:
-        parts.append(f": {lines[0]}")
+    text = text_of(error)
+    if text:
+        parts.append(f": {text}")
     place = place_in(frames[::-1])
     if place:
         parts.append(f" at {place}")
     return "".join(parts)
+
+
+def text_of(error: BaseException) -> str:
+    """Return an error's text as one line: the first one, or of MPI's errors the last one, which says why.
+
+    MPICH's errors list calls between a heading and the reason: `Invalid rank, error stack:`.
+    """
+    try:
+        lines = str(error).splitlines()
+    except Exception:  # the text of a program's own class
+        return ""
+    return one_line(lines)
+
+
+def one_line(lines: Sequence[str]) -> str:
+    """Return what the lines of an error say, in one line: see `text_of`."""
+    if not lines:
+        return ""
+    heading, colon, _ = lines[0].partition(", error stack:")
+    if not colon or len(lines) == 1:
+        return lines[0]
+    reason = re.sub(r"^\w+\(\d*\)\.*: *", "", lines[-1])
+    return reason if reason.startswith(heading) else f"{heading}: {reason}"
 
 
 def _source(file: str, line: int) -> str:

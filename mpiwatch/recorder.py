@@ -39,10 +39,10 @@ ORIGIN_BYTES = 128  # their final zero
 PLACE_BYTES = ERROR_BYTES = 512
 MEMBERS_BYTES = 128
 # A report in JSON never needs more: JSON writes a byte of text as at most 6 characters ("\u0001"), so the
-# place, the error, the purpose, the origin and the host of a rank take at most 6 * 1275, and each of its 32
-# calls takes 6 * 94 for three names and less than 500 for the rest: 42,000 in all. A test fills every field:
+# place, the error, the failed call, the purpose, the origin, the rival and the host of a rank take at most
+# 6 * 1915, and each of its 32 calls takes 6 * 94 for three names and less than 500 for the rest: 42,000 in all. A test fills every field:
 # see tests/mpiwatch/test_recorder.py.
-REPORT_BYTES_PER_RANK = 44 << 10
+REPORT_BYTES_PER_RANK = 48 << 10
 
 # A word, from the top: 8 bits epoch, 36 bits number of the call (more than a program makes in a day), 1 bit
 # "gave up", 19 bits hash.
@@ -120,6 +120,7 @@ class Slot(ctypes.Structure):
         ("has_receives", ctypes.c_int64),
         ("message_purpose", ctypes.c_char * PURPOSE_BYTES),  # what it is part of; empty: the caller's own
         ("message_origin", ctypes.c_char * ORIGIN_BYTES),  # the line that made the request; empty: no request
+        ("message_rival", ctypes.c_char * ORIGIN_BYTES),  # an earlier receive that takes the message
         ("message_polls", ctypes.c_int64),  # without success, by a rank that polls itself; 0: it does not
         ("confirmed", ctypes.c_int64),  # see deadlock.confirmation
         ("calls_noted", ctypes.c_int64),
@@ -127,6 +128,7 @@ class Slot(ctypes.Structure):
         ("place", ctypes.c_char * PLACE_BYTES),  # the student's line at which the rank waits
         ("running_at", ctypes.c_char * PLACE_BYTES),  # its line when its watchdog last sampled it
         ("error", ctypes.c_char * ERROR_BYTES),
+        ("failed_call", ctypes.c_char * ERROR_BYTES),  # the last collective of this cell that has raised
         ("wanted_in", ctypes.c_int64),  # 1 + the epoch in which the rank asks the hub for a report; see
         ("wanted_reason", ctypes.c_int64),  # ReportRequest
         ("wanted_deadline_s", ctypes.c_double),

@@ -133,7 +133,8 @@ def _observe(recorder: FlightRecorder, rank: int, since_s: float) -> RankState:
     """Return what a rank is doing; its line, if it runs, was sampled after `since_s` or not long before."""
     slot = recorder.slots[rank]
     calls = tuple(_record(recorder, call) for call in recorder.last_calls(rank))
-    seen = RankState(rank, Activity.DEAD, calls=calls, host=_text(slot.host))
+    caught = _text(slot.failed_call) if slot.cell_state != CellState.RAISED else ""
+    seen = RankState(rank, Activity.DEAD, calls=calls, host=_text(slot.host), failed_call=caught)
     noted = replace(seen, place=_text(slot.place))
     if slot.has_died == Death.UNREACHABLE:
         found = replace(seen, activity=Activity.UNREACHABLE)
@@ -182,6 +183,7 @@ def _waiting(recorder: FlightRecorder, slot: Slot, noted: RankState) -> RankStat
             purpose=_text(slot.message_purpose),
             origin=_text(slot.message_origin),
             polls=slot.message_polls,
+            rival=_text(slot.message_rival),
         )
         return replace(noted, activity=Activity.WAITING_FOR_MESSAGE, message=message)
     if not noted.calls:

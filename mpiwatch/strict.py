@@ -28,11 +28,12 @@ from mpi4py import MPI
 from mpiwatch import arguments, communicators, findings, messages, operations, requests
 from mpiwatch.arguments import TO_ROOT, is_in_place, plain_name
 from mpiwatch.communicators import WatchedComm, check_access
-from mpiwatch.findings import Category, Finding, Parts, Region, Signature, StrictError, add, here
+from mpiwatch.findings import Category, Finding, Parts, Region, StrictError, add, here
 from mpiwatch.library_calls import NotedWin, RawWin, like
 from mpiwatch.operations import Exchange, Operation, StrictPrequest, StrictRequest, clock
 from mpiwatch.recorder import CellState
-from mpiwatch.report import UNKNOWN, CallRecord
+from mpiwatch.report import CallRecord
+from mpiwatch.signatures import of_message
 from mpiwatch.wrapper import add_methods
 
 FROM_ROOT = ("bcast", *arguments.FROM_ROOT)
@@ -58,12 +59,14 @@ class StrictComm(WatchedComm):
         self._exchange = exchange = Exchange(self, channel.members)
 
         def has_begun(name: str, root: int) -> None:
-            if exchange.amounts is not None:
-                _compare_amounts(exchange, name)
             if name not in ("Free", "Disconnect"):
                 _merge_clocks(exchange, name, root)
 
         channel.has_begun = has_begun
+
+    @property
+    def _compares_amounts(self) -> bool:
+        return self._exchange is not None
 
     def _renew(self, duplicate: Callable[[], MPI.Intracomm]) -> None:
         super()._renew(duplicate)
@@ -150,22 +153,6 @@ class StrictComm(WatchedComm):
         call = operations.BothOperation(send, receive, f"{name} to rank {dest} and from rank {source}")
         return requests.polled(StrictRequest(None, call), name, self, source, recvtag, sys._getframe(2))
 
-    def _announce(self, name: str, sendbuf: Any, recvbuf: Any, root: int) -> None:
-        """Note what this rank sends and expects; other collectives are compared on all communicators."""
-        layouts = arguments.LAYOUTS[name.lower()]
-        if self._exchange is None or arguments.COUNTS not in layouts:
-            return
-        is_root, peers = root in (UNKNOWN, self.rank), range(self.size) if root == UNKNOWN else [root]
-        amounts: list[dict[int, Signature]] = []
-        for buffer, layout in zip((sendbuf, recvbuf), layouts, strict=True):
-            if is_in_place(buffer) or (layout == arguments.COUNTS and not is_root):
-                amounts.append({})
-            elif layout == arguments.COUNTS:
-                amounts.append(findings.of_each(buffer, self.size))
-            else:
-                amounts.append(dict.fromkeys(peers, findings.of_message(buffer)))
-        self._exchange.amounts = amounts[0], amounts[1]
-
     def _start_collective(self, name: str, given: dict[str, Any]) -> MPI.Request:
         """Start a collective; the ranks compare their operations."""
         if "eighbor" in name:
@@ -192,19 +179,6 @@ class StrictComm(WatchedComm):
 add_methods(StrictComm, ("Bsend", "bsend"), "_do_send")
 add_methods(StrictComm, ("Isend", "Irecv"), "_do_start")
 add_methods(StrictComm, ("Isendrecv",), "_do_isendrecv")
-
-
-def _compare_amounts(exchange: Exchange, name: str) -> None:
-    """Raise StrictError on all ranks if a rank sends another amount than a rank expects from it."""
-    everyone = exchange.shadow.allgather(exchange.amounts)
-    exchange.amounts = None
-    for sender, (sent, _) in enumerate(everyone):
-        for receiver, amount in sent.items():
-            expected = everyone[receiver][1].get(sender, amount)
-            if amount.nbytes != expected.nbytes:
-                raise StrictError(
-                    f"{name}: rank {receiver} expects {expected} from rank {sender}, which sends {amount}"
-                )
 
 
 def _merge_clocks(exchange: Exchange, name: str, root: int) -> None:
@@ -234,7 +208,7 @@ def _described(name: str, plain: str, given: dict[str, Any]) -> CallRecord:
     """Return what the ranks compare of a non-blocking collective."""
     root = given.get("root", 0) if plain in (*FROM_ROOT, *TO_ROOT) else None
     compared = given.get(COMPARED.get(plain, ""))
-    signature = None if is_in_place(compared) else findings.of_message(compared)
+    signature = None if is_in_place(compared) else of_message(compared)
     count, dtype = (None, None) if signature is None else (signature.elements, signature.dtype or None)
     reduction = arguments.REDUCTIONS.get(id(given["op"])) if plain.startswith(REDUCING) else None
     return CallRecord(0, 0, name, root, count, dtype, reduction, here(), 0)
@@ -383,7 +357,7 @@ class StrictWin(NotedWin):
         place, *counted = spec if isinstance(spec, (list, tuple)) else (spec or 0,)
         first = place * self.units[target]
         if not counted or not isinstance(counted[0], int):
-            held = self.units[target] if origin is None else findings.of_message(origin).nbytes
+            held = self.units[target] if origin is None else of_message(origin).nbytes
             return ((first, first + held),)
         count, given = counted[0], arguments.parse(origin)
         datatype = counted[1] if len(counted) > 1 else given.datatype

@@ -324,6 +324,7 @@ class Watch:
             self.join_epoch()
         self.slot.waiting_in = WaitingIn.NOTHING
         self.slot.running_at = b""  # a line of the last cell
+        self.slot.failed_call = b""
         self.slot.calls_before_cell = self.channels[0].number if self.channels else 0
         self.recorder.set_cell_state(self.rank, CellState.RUNNING)
 

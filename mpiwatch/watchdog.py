@@ -48,7 +48,7 @@ class Watchdog(threading.Thread):
     hang. Ranks in watched calls raise the report.
     """
 
-    STEPS = "note_polls", "note_call", "note_line", "leave_after_report", "report_deadlock"
+    STEPS = "note_polls", "note_call", "note_line", "note_time", "leave_after_report", "report_deadlock"
 
     def __init__(self, watch: Watch, in_program: bool) -> None:
         super().__init__(name="mpiwatch-watchdog", daemon=True)
@@ -91,7 +91,7 @@ class Watchdog(threading.Thread):
             self.call = self.stuck_call(entry, now)
         if self.call:
             self.slot.mpi_call_since_s = self.since_s
-        self.sampled_s = self.slot.sampled_s = now
+        self.sampled_s = now
 
     def note_line(self, now: float) -> None:
         """Note the line at which the main thread runs, or at which it has entered the MPI call."""
@@ -102,6 +102,10 @@ class Watchdog(threading.Thread):
             self.watch.post_place(frame)
         else:
             self.slot.running_at = fit(place_of(frame), PLACE_BYTES)
+
+    def note_time(self, now: float) -> None:
+        """Note when this sample was taken, after all that it has noted: others rely on that."""
+        self.slot.sampled_s = self.sampled_s
 
     def stuck_call(self, entry: Entry, now: float) -> str | None:
         """Return the name of the MPI call that the main thread is in, and note it.

@@ -35,6 +35,7 @@ def rank_info() -> RankInfo:
     from IPython import get_ipython
     from mpi4py import MPI
 
+    from labkit.cluster.tracebacks import shorten_tracebacks
     from mpiwatch.places import cell_number
 
     comm, shell = MPI.COMM_WORLD, get_ipython()
@@ -50,6 +51,9 @@ def rank_info() -> RankInfo:
 
     shell.compile.format_code_name = label
     shell.colors = "nocolor"
+    if not getattr(shell, "_labkit_shortens", False):
+        shell._labkit_shortens = True
+        shorten_tracebacks(shell)
     name, version = MPI.get_vendor()
     library = f"{name} {'.'.join(map(str, version))}"
     return RankInfo(comm.rank, comm.size, os.getpid(), node_name(socket.gethostname()), library)

@@ -12,6 +12,7 @@ from ipyparallel.error import RemoteError, TaskAborted
 
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.errors import CellFailed, CellHung
+from mpiwatch.places import one_line
 from mpiwatch.report import ranks_phrase
 
 CONSEQUENCES = (
@@ -61,7 +62,18 @@ def failures_in(error: RemoteError) -> list[Failure]:
 
 
 def split(name: str, message: str, traceback: str) -> tuple[str, str]:
-    """Return an error's message and its frames, from IPython's traceback: header, frames, `name: message`."""
+    """Return an error's message and its frames, from IPython's traceback: header, frames, `name: message`.
+
+    Of an error of MPI's, the message is only the line that says why, which is the same on all ranks.
+    """
+    message, frames = _split(name, message, traceback)
+    lines = message.splitlines()
+    if lines and ", error stack:" in lines[0]:
+        message = one_line(lines)
+    return message, frames
+
+
+def _split(name: str, message: str, traceback: str) -> tuple[str, str]:
     traceback = _FIRST_LINE.sub(r"\1", traceback)
     lines = traceback.splitlines()
     if not lines:
