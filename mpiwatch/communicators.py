@@ -13,6 +13,7 @@ import atexit
 import math
 import os
 import socket
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -169,6 +170,7 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
         if self.watch is not None:
+            self.watch.note_last_words(f"called comm.Abort({errorcode})", sys._getframe(1))
             self.watch.end_program()  # Abort is deliberate and needs no report
         super().Abort(errorcode)
 

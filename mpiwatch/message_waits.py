@@ -13,7 +13,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from time import process_time
+from time import process_time, sleep
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
@@ -32,7 +32,7 @@ from mpiwatch.under_way import (
     traffic,
     under_way,
 )
-from mpiwatch.waiting import SPIN_S, Over, Waiting, Watch, wait_until, world_ranks
+from mpiwatch.waiting import NAP_S, SPIN_S, Over, Waiting, Watch, wait_until, world_ranks
 
 SPIN_IN_SCHEDULE_S = 0.05  # much longer than a segment takes between two ranks of one machine
 # Before it is certain that no message is on its way: a poll moves at least one, and each rank can have only
@@ -305,3 +305,25 @@ def wait_for(
             elif request and made is not None and made.operation in SENDING:
                 keep(request)
         raise
+
+
+def sleeping_barrier(comm: MPI.Intracomm) -> None:
+    """Wait until all ranks have called this, asleep between polls (1 ms). Collective.
+
+    MPI's own Barrier polls as fast as it can. That is right for microseconds, but takes the core from a rank
+    that works for seconds, say rank 0 while it loads a data set. On a watched communicator, raise HangError
+    if a rank does not come.
+    """
+    request = comm.Ibarrier()
+
+    def is_done() -> bool:
+        if request.Test():
+            return True
+        sleep(NAP_S)
+        return False
+
+    if getattr(comm, "_channel", None) is not None:
+        wait_for(is_done, [request])
+        return
+    while not is_done():
+        pass

@@ -40,8 +40,8 @@ PLACE_BYTES = ERROR_BYTES = 512
 MEMBERS_BYTES = 128
 # A report in JSON never needs more: JSON writes a byte of text as at most 6 characters ("\u0001"), so the
 # place, the error, the failed call, the purpose, the origin, the rival and the host of a rank take at most
-# 6 * 1915, and each of its 32 calls takes 6 * 94 for three names and less than 500 for the rest: 42,000 in all. A test fills every field:
-# see tests/mpiwatch/test_recorder.py.
+# 6 * 1915, and each of its 32 calls takes 6 * 94 for three names and less than 500 for the rest: 46,000 in
+# all. A test fills every field: see tests/mpiwatch/test_recorder.py.
 REPORT_BYTES_PER_RANK = 48 << 10
 
 # A word, from the top: 8 bits epoch, 36 bits number of the call (more than a program makes in a day), 1 bit
@@ -128,6 +128,7 @@ class Slot(ctypes.Structure):
         ("place", ctypes.c_char * PLACE_BYTES),  # the student's line at which the rank waits
         ("running_at", ctypes.c_char * PLACE_BYTES),  # its line when its watchdog last sampled it
         ("error", ctypes.c_char * ERROR_BYTES),
+        ("last_words", ctypes.c_char * ERROR_BYTES),  # the call by which the rank ends its process
         ("failed_call", ctypes.c_char * ERROR_BYTES),  # the last collective of this cell that has raised
         ("wanted_in", ctypes.c_int64),  # 1 + the epoch in which the rank asks the hub for a report; see
         ("wanted_reason", ctypes.c_int64),  # ReportRequest

@@ -21,7 +21,7 @@ from mpi4py import MPI
 from mpi4py.MPI import Prequest as RawPrequest  # mpi4py's own, also after `replace_requests`
 from mpi4py.MPI import Request as RawRequest
 
-from mpiwatch.places import place_of_instruction
+from mpiwatch.places import is_own_code, place_of_instruction
 from mpiwatch.report import NONBLOCKING_RECEIVES, NONBLOCKING_SENDS
 
 __all__ = ["RawPrequest", "RawRequest"]
@@ -45,7 +45,9 @@ class Made(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Return the line of the call."""
+        """Return the line of the call; empty if a library has made it."""
+        if not is_own_code(self.code):
+            return ""
         return place_of_instruction(self.code, self.instruction)
 
     @property

@@ -25,6 +25,7 @@ from mpiwatch.processes import cores
 from mpiwatch.recorder import (
     EPOCH_MASK,
     EPOCH_SHIFT,
+    ERROR_BYTES,
     PLACE_BYTES,
     ROWS_PER_RANK,
     Call,
@@ -233,17 +234,6 @@ def attempt() -> int:
     return 0 if watched is None else watched.epoch
 
 
-def sleeping_barrier(comm: MPI.Intracomm) -> None:
-    """Wait until all ranks have called this, asleep between polls (1 ms). Collective.
-
-    MPI's own Barrier polls as fast as it can. That is right for microseconds, but takes the core from a rank
-    that works for seconds, say rank 0 while it loads a data set.
-    """
-    request = comm.Ibarrier()
-    while not request.Test():
-        sleep(NAP_S)
-
-
 def world_ranks(group: MPI.Group) -> list[int]:
     """Return the ranks of the world that are the members of a group, and free the group."""
     world = MPI.COMM_WORLD.Get_group()
@@ -272,6 +262,7 @@ class Watch:
         self.slot = recorder.slots[rank]
         self.progress = progress  # lets MPI move messages that are on their way
         self.before_error: Callable[[], object] = _do_nothing  # in a program, it does not return
+        self.before_end: Callable[[], object] = _do_nothing  # of the process, by a call of the program
         self.waits = True  # whether a collective begins only when all ranks have called it
         self.deadline_s: Callable[[], float] = lambda: DEADLINE_S  # the world's
         self.patience = 1.0  # how many deadlines to wait for a rank that computes
@@ -483,6 +474,11 @@ class Watch:
     def all_have_made(self, call: Call) -> bool:
         """Return whether all ranks of a call's communicator have made this call or a later one."""
         return any(each.row == call.row and each.all_have_reached(call.number) for each in self.channels)
+
+    def note_last_words(self, text: str, frame: FrameType | None) -> None:
+        """Note the call by which this rank ends its process, and its line; then send what it has printed."""
+        self.slot.last_words = fit(f"{text} at {place_of(frame)}", ERROR_BYTES)
+        self.before_end()
 
     def post_place(self, frame: FrameType | None) -> None:
         """Note the student's line at which this rank waits."""

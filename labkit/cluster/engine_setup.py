@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +71,7 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
     import numpy as np  # only on the engine, where BLAS finds its settings
     from IPython import get_ipython
 
+    from labkit.cluster import engine_guards
     from labkit.cluster.supervisor import files_of_this_cluster
     from mpiwatch.communicators import watch_world
     from mpiwatch.recorder import CellState
@@ -93,7 +95,9 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
     comm.watch.end_cell(CellState.RETURNED, "")  # no cell is running yet
     if not getattr(shell, "_labkit_records_cells", False):
         shell._labkit_records_cells = True
-        record_cells(shell, comm.watch)
+        engine_guards.note_ends(comm.watch)
+        engine_guards.restore_signals_in_children()
+        record_cells(shell, comm.watch, engine_guards.limit_output())
     assert isinstance(comm.watch, Watch)
     return comm.watch.recorder.path, cleared
 
@@ -132,8 +136,11 @@ def clear_names(shell: Any) -> list[str]:
     return [name for name in names if not name.startswith("_") and name not in GIVEN]
 
 
-def record_cells(shell: Any, watch: Any) -> None:
-    """Record in the flight recorder when code that a client runs on this engine begins and ends."""
+def record_cells(shell: Any, watch: Any, outputs: Sequence[Any]) -> None:
+    """Record in the flight recorder when code that a client runs on this engine begins and ends.
+
+    `outputs`: the streams whose output is bounded for each cell.
+    """
     from mpiwatch import messages
     from mpiwatch.places import describe
     from mpiwatch.recorder import CellState
@@ -146,6 +153,8 @@ def record_cells(shell: Any, watch: Any) -> None:
 
     def begin() -> None:
         traffic.balance = 0
+        for output in outputs:
+            output.begin_cell()
         watch.begin_cell()
 
     def end(error: BaseException | None) -> None:
@@ -153,6 +162,8 @@ def record_cells(shell: Any, watch: Any) -> None:
             for name, stream in streams.items():
                 if getattr(getattr(sys, name), "closed", True):
                     setattr(sys, name, stream)  # without it, no later cell could run
+            for output in outputs:
+                output.end_cell()
             strict = sys.modules.get("mpiwatch.strict")
             if strict is not None and (left := strict.end_cell()):
                 print(left)

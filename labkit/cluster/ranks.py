@@ -173,7 +173,7 @@ class Ranks:
         report = self.last_report()
         if first and first[1] == HANG_EXIT_CODE and report is not None:
             return CellHung(f"{render(report)}\n{stuck_text(report)}")
-        cause = self.job.cause_of_end(self.hosts) or ssh.lost(self.machines)
+        cause = self.last_words() or self.job.cause_of_end(self.hosts) or ssh.lost(self.machines)
         if not cause and first:
             pid, code = first
             how = f"ended with exit code {code}"
@@ -182,6 +182,16 @@ class Ranks:
             others = ", and MPI ended the other ranks with it" if len(ranks) > 1 else ""
             cause = f"rank {self.pids[pid]} {how}{others}"
         return RankDied(f"{cause or f'{ranks_phrase(gone or ranks)} ended'}. {ADVICE}")
+
+    def last_words(self) -> str:
+        """Return which rank has ended its process by a call of its own, and MPI the others; else nothing."""
+        slots = self.recorder.slots if self.recorder is not None else ()
+        words = {rank: slot.last_words.decode(errors="replace") for rank, slot in enumerate(slots)}
+        rank = next((rank for rank, text in words.items() if text), None)
+        if rank is None:
+            return ""
+        others = "; MPI ended the other ranks with it" if len(words) > 1 else ""
+        return f"rank {rank} {words[rank]}{others}"
 
     def end_if_hung(self, result: ipp.AsyncResult) -> None:
         """End a cell in which a rank has raised HangError, if it does not end by itself. Call it repeatedly.

@@ -21,6 +21,7 @@ from mpiwatch.recorder import (
     FILE_BYTES,
     HISTORY_CALLS,
     NAME_BYTES,
+    ORIGIN_BYTES,
     PLACE_BYTES,
     PURPOSE_BYTES,
     REPORT_BYTES_PER_RANK,
@@ -45,6 +46,7 @@ def fill(recorder: FlightRecorder, character: str) -> Report:
         slot.message_operation, slot.message_peer, slot.message_tag = name, huge, huge
         slot.message_purpose = fit(text, PURPOSE_BYTES)
         slot.place, slot.error = fit(text, PLACE_BYTES), fit(text, ERROR_BYTES)
+        slot.failed_call, slot.message_rival = fit(text, ERROR_BYTES), fit(text, ORIGIN_BYTES)
         for i in range(HISTORY_CALLS):
             row = len(recorder.rows) - 1
             recorder.rows[row].made_by = name
