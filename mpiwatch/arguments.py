@@ -221,7 +221,7 @@ def _excess(call: str, rank: int, part: Part) -> str:
     steps = part.message.extent * (part.number * part.blocks - 1)
     first = part.start + offset + min(0, steps)
     last = part.start + offset + length + max(0, steps)
-    if low <= first and last <= high:
+    if (low <= first and last <= high) or (datatype is not None and uses_addresses(datatype)):
         if on_list is not None and datatype is not None:
             on_list(call, rank, buffer, datatype)
         return ""
@@ -230,6 +230,20 @@ def _excess(call: str, rank: int, part: Part) -> str:
         f"was given {part.number} × {name or 'a derived datatype'}{part.whose}, which are bytes "
         f"{first} to {last} of a buffer that holds {what_it_holds(buffer)}"
     )
+
+
+def uses_addresses(datatype: MPI.Datatype) -> bool:
+    """Return whether a datatype's displacements may be addresses, which lead into other memory by intention."""
+    if datatype.is_predefined:
+        return False
+    combiner = datatype.Get_envelope()[-1]
+    if combiner in (MPI.COMBINER_HINDEXED, MPI.COMBINER_HINDEXED_BLOCK, MPI.COMBINER_STRUCT):
+        return True
+    inner = [each for each in datatype.Get_contents()[-1] if not each.is_predefined]
+    uses = any(map(uses_addresses, inner))
+    for each in inner:
+        each.Free()
+    return uses
 
 
 def what_it_holds(buffer: Any) -> str:

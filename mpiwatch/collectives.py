@@ -143,9 +143,11 @@ class Channel:
         `operation`: the name of the method or schedule; `dtype`: NumPy's number of it; `reduction`: the
         identity of an `MPI.Op`. `depth`: frames between this one and the caller's; 0 if that is not known.
         """
+        watch = self.watch
+        if watch.recorder.head.epoch != watch.epoch:
+            watch.check_epoch()  # before other ranks see this call
         frame = _getframe(depth) if depth else caller()
         word = self._note(operation, root, count, dtype, reduction, frame)
-        watch = self.watch
         if self.waits:
             self._meet(word, deadline_s)
         else:
@@ -155,8 +157,10 @@ class Channel:
                 write_members(watch.slot, self.members)
             if not self.is_on_one_machine:
                 watch.check_epoch()
-            elif (found := self.mismatch(word)) is not None:
-                self._report(found, deadline_s)
+            else:
+                difference = self.mismatch(word)
+                if difference is not None:
+                    self._report(difference, deadline_s)
         if self.has_begun is not None:
             self.has_begun(operation, root)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import mpi4py
 import numpy as np
 from mpi4py import MPI
 
@@ -30,6 +31,7 @@ from mpiwatch.snapshot import mismatch
 
 HEADER_TAG = 0
 NUMBERS = 1 << 14  # how many messages two ranks can have under way at once
+IRECV_BYTES = getattr(mpi4py.rc, "irecv_bufsz", 1 << 15)  # of an irecv without a buffer
 HEADERS_TESTED = 64  # kept before sent headers are dropped
 # Size of a non-blocking collective's header, which all ranks exchange: of its description, whose longest part
 # is a line of the program (at most 80 characters), and of each rank's time on a vector clock.
@@ -246,6 +248,7 @@ class Operation:
     may_be_freed = False  # whether a program may free its request while it is under way
     was_cancelled = False
     is_known_complete = False  # to the program, by Get_status
+    error: StrictError | None = None  # raised by a wait
     received: Any = None
 
     def __init__(
@@ -328,9 +331,9 @@ class ReceiveOperation(Operation):
         what = f"{operation} from {peer}" + (f", tag {tag}" if tag != MPI.ANY_TAG else "")
         super().__init__(operation, place, None, what)
         self.exchange, self.buffer, self.source, self.tag = exchange, buffer, source, tag
+        self.given = buffer  # of irecv, the bytes that the program has room for
         self.header: Header | None = None  # of the message that it has matched
         self.matched_at = 0  # on this rank's clock
-        self.error: StrictError | None = None
         self.has_landed = False
         self.signature = Signature(0, "object", 0)
         self.is_object = operation[0].islower()
@@ -365,7 +368,8 @@ class ReceiveOperation(Operation):
                 return
             for region in self.regions:
                 region.check()
-            if wrong := misfit(header.signature, self.signature):
+            wrong = misfit(header.signature, self.signature) or self.excess(header.signature.nbytes)
+            if wrong:
                 self.release(check=False)
                 scratch = bytearray(header.signature.nbytes)
                 self.exchange.shadow.Recv([scratch, MPI.BYTE], header.source, header.number)
@@ -379,6 +383,18 @@ class ReceiveOperation(Operation):
                 self.buffer = bytearray(header.signature.nbytes)
             buffer = [self.buffer, MPI.BYTE] if self.is_object else self.buffer
             self.request = self.exchange.shadow.Irecv(buffer, header.source, header.number)
+
+    def excess(self, nbytes: int) -> str:
+        """Return why a pickled object has no room, as mpi4py's `irecv` takes it; empty if it has."""
+        if not self.is_object or self.operation != "irecv":
+            return ""
+        room = IRECV_BYTES if self.given is None else MPI.buffer(self.given).nbytes
+        if nbytes <= room:
+            return ""
+        return (
+            f"irecv has room for {room} bytes of a pickled object, unless it is given a larger buffer: "
+            f"irecv(bytearray({nbytes}), source, tag)"
+        )
 
     def finish(self, status: MPI.Status | None) -> None:
         status = MPI.Status() if status is None else status
@@ -697,7 +713,7 @@ def report_never_completed(only_dropped: bool) -> None:
 
 def _report_never_completed(request: StrictRequest) -> None:
     if request.call is not None:
-        if not request.call.was_cancelled:
+        if not request.call.was_cancelled and request.call.error is None:
             text = f"the request of {request.call.what} was never waited for"
             add(Category.REQUEST_LIFECYCLE, text, request.call.place)
     elif isinstance(request, StrictPrequest) and not request.is_freed:

@@ -447,16 +447,22 @@ class Watch:
         return False
 
     def raise_report(self) -> NoReturn:
-        """Raise the last report."""
+        """Raise the last report. This rank then takes part again: it has been told."""
         self.before_error()
         report = self.recorder.last_report()
         assert report is not None, f"epoch {self.recorder.head.epoch} after {self.epoch} has no report"
+        self.join_epoch()
         raise HangError(report, self.rank)
 
     def check_epoch(self) -> None:
-        """Raise HangError if a rank has reported a hang: the others do not make this rank's next call."""
+        """Raise HangError if a rank has reported a hang since this rank was told last.
+
+        The other ranks do not make this rank's next call. After an interrupt, wait for this rank's own.
+        """
         if self.recorder.head.epoch != self.epoch:
-            self.raise_report()
+            report = self.recorder.last_report()
+            if report is not None and report.reason is not Reason.INTERRUPTED:
+                self.raise_report()
 
     def publish(self, request: ReportRequest, patience_s: float = float("inf")) -> None:
         """Publish a report unless another rank has done so; see mpiwatch.snapshot."""

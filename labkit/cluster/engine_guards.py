@@ -18,7 +18,7 @@ from typing import Any
 from labkit.units import approx_size
 from mpiwatch.places import place_of
 
-MOST_CHARACTERS = 200_000  # that a cell shows of each rank
+MOST_CHARACTERS = 200 << 10  # that a cell shows of each rank
 SENT_S = 0.3  # for output to leave this process and, as an engine sends it from time to time, the others
 HARMLESS = signal.SIGINT, signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH
 
@@ -52,6 +52,7 @@ class LimitedOutput:
         if self.left_out:
             left_out, shown = approx_size(self.left_out), approx_size(MOST_CHARACTERS)
             self.plain_write(f"\n… and {left_out} more: a cell shows at most {shown} of each rank.\n")
+            self.left_out = 0
 
 
 def limit_output() -> list[LimitedOutput]:
