@@ -233,7 +233,7 @@ def _excess(call: str, rank: int, part: Part) -> str:
 
 
 def uses_addresses(datatype: MPI.Datatype) -> bool:
-    """Return whether a datatype's displacements may be addresses, which lead into other memory by intention."""
+    """Return whether a datatype's displacements may be addresses: they may lead into other memory."""
     if datatype.is_predefined:
         return False
     combiner = datatype.Get_envelope()[-1]
