@@ -55,12 +55,12 @@ MOST_LINES = {
     "labkit/cluster": 3_400,
     "labkit/doctor": 500,
     "labkit/bench": 1_300,
-    "labkit/exercises": 10_750,
+    "labkit/exercises": 11_450,
     "labkit/plots": 1_100,
-    "labkit/cli": 2_150,
-    "tests": 23_250,
+    "labkit/cli": 2_400,
+    "tests": 24_450,
 }
-MOST_FILES, MOST_PACKAGES = 187, 17
+MOST_FILES, MOST_PACKAGES = 193, 17
 
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
