@@ -23,10 +23,9 @@ from labkit.cli.course import grading
 
 c = get_config()  # noqa: F821
 c.CourseDirectory.course_id = "allreduce-lab"
-c.GenerateAssignment.preprocessors = grading.GENERATE
-c.Autograde.autograde_preprocessors = grading.AUTOGRADE
+grading.configure(c)
 # Files for `nbgrader zip_collect`: STUDENT_NOTEBOOK.ipynb, such as ada_01_backprop_by_hand.ipynb.
-c.FileNameCollectorPlugin.named_regexp = r"(.*/)?(?P<student_id>[^_/]+)_(?P<file_id>.+)"
+c.FileNameCollectorPlugin.named_regexp = r"(.*/)?(?P<student_id>[^_/\\n]+)_(?P<file_id>.+)"
 '''
 
 
