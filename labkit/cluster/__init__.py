@@ -25,10 +25,7 @@ def __getattr__(name: str) -> Any:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Let `%%px` say what to do in a kernel that starts: it has no engines yet.
+    """Prepare a kernel that starts.
 
     cluster_profiles/mpi/ipython_kernel_config.py loads this package into each kernel of the environment.
     """
-    from labkit.cluster import errors  # noqa: PLC0415
-
-    errors.refuse_cells(shell, errors.NO_ENGINES)

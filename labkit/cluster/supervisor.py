@@ -41,9 +41,9 @@ def supervised(role: str) -> list[str]:
 def cluster_files(profile_dir: str, cluster_id: str) -> dict[str, str]:
     """Return the paths of the files that describe an ipyparallel cluster and its ranks.
 
-    ipyparallel writes `cluster`, `client`, `engine` and `engines`; the lab writes `owner` (the notebook that
-    uses the engines), `exits` (how each rank ended), `reports` (hang reports, one line of JSON each), `job`
-    (the state of the engines' SLURM job) and `hosts` (by ssh: the host of each rank).
+    ipyparallel writes `cluster`, `client`, `engine` and `engines`. The lab writes `lock` (locked by the
+    kernel that has the engines), `exits` (how each rank ended), `reports` (hang reports, one line of JSON
+    each), `job` (the state of the engines' SLURM job) and `hosts` (by ssh: the host of each rank).
     """
     security, log = f"{profile_dir}/security", f"{profile_dir}/log"
     controller = f"{security}/ipcontroller-{cluster_id}" if cluster_id else f"{security}/ipcontroller"
@@ -52,7 +52,7 @@ def cluster_files(profile_dir: str, cluster_id: str) -> dict[str, str]:
         "client": f"{controller}-client.json",
         "engine": f"{controller}-engine.json",
         "engines": f"{log}/engines{cluster_id}.json",
-        "owner": f"{log}/owner-{cluster_id}",
+        "lock": f"{log}/lock-{cluster_id}",
         "exits": f"{log}/exits-{cluster_id}",
         "reports": f"{log}/reports-{cluster_id}",
         "job": f"{log}/job-{cluster_id}",
