@@ -181,7 +181,7 @@ def main(arguments: list[str]) -> NoReturn:
     ranks, *words = arguments
     exits = os.environ.pop(EXITS, "")
     connection = socket.socket(socket.AF_UNIX)
-    alone, parent = [sys.executable, "-m", *words], os.getppid()
+    alone, parent = [sys.executable, "-P", "-m", *words], os.getppid()
     try:
         connection.connect(f"\0{os.environ.pop(ADDRESS)}")
     except (OSError, KeyError):

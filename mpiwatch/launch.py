@@ -200,7 +200,8 @@ class Options:
 
 def command_line(options: Options) -> list[str]:
     """Return the command line that runs one rank of the program; `parse` is the inverse."""
-    words = [sys.executable, "-m", "mpiwatch", "--deadline", f"{options.deadline_s!r}"]
+    # -P: a file random.py beside the program must not take the place of Python's own in mpiwatch.
+    words = [sys.executable, "-Pm", "mpiwatch", "--deadline", f"{options.deadline_s!r}"]
     words += ["--strict"] * options.strict
     words += ["--launched"] * options.launched
     words += [] if options.json is None else ["--json", options.json]

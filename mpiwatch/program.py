@@ -33,7 +33,7 @@ from time import monotonic, sleep
 from types import ModuleType
 from typing import Any, BinaryIO, NoReturn
 
-from mpiwatch import HANG_EXIT_CODE, STRICT_EXIT_CODE
+from mpiwatch import HANG_EXIT_CODE, STRICT_EXIT_CODE, imports
 from mpiwatch.launch import Options, findings_file, first_on_its_node, refuse_world_of_one
 from mpiwatch.machines import MOST_FILES, Hub, Server, hand_over, serve_here, take_over
 from mpiwatch.processes import (
@@ -116,11 +116,12 @@ def run_script(words: tuple[str, ...], is_module: bool) -> None:
     """
     program = words[0]
     sys.argv[:] = words
+    if not os.environ.get("PYTHONSAFEPATH"):
+        imports.program_folder = os.getcwd() if is_module else os.path.dirname(os.path.realpath(program))
+        sys.path.insert(0, imports.program_folder)
     if is_module:
         runpy.run_module(program, run_name="__main__", alter_sys=True)
         return
-    if not sys.flags.safe_path:
-        sys.path[0] = os.path.dirname(os.path.realpath(program))
     if os.path.isdir(program) or zipfile.is_zipfile(program):
         runpy.run_path(program, run_name="__main__")
         return
@@ -179,7 +180,8 @@ class Link:
         from mpi4py import MPI  # noqa: PLC0415  (only now that the program itself has loaded it)
 
         refuse_world_of_one(self.options.command, MPI.COMM_WORLD.size, MPI.get_vendor()[0])
-        from mpiwatch.communicators import watch_world  # noqa: PLC0415  (it loads MPI)
+        with imports.from_environment_alone():
+            from mpiwatch.communicators import watch_world  # noqa: PLC0415  (it loads MPI)
 
         watched = watch_world(
             deadline_s=self.options.deadline_s,
@@ -204,8 +206,8 @@ class Link:
         if rank == min(each for each, slot in enumerate(recorder.slots) if slot.machine == machine):
             recorder.remove()  # the memory exists as long as a process uses it
         if self.options.strict:
-            from mpiwatch import strict  # noqa: PLC0415
-
+            with imports.from_environment_alone():
+                from mpiwatch import strict  # noqa: PLC0415
             strict.begin(watched)
             atexit.register(self._end_strictly)
             finalize = MPI.Finalize
@@ -218,7 +220,8 @@ class Link:
 
     def _end_strictly(self) -> None:
         """Print strict mode's findings; if one is an error, let the parent exit with STRICT_EXIT_CODE."""
-        from mpiwatch import findings, strict  # noqa: PLC0415
+        with imports.from_environment_alone():
+            from mpiwatch import findings, strict  # noqa: PLC0415
 
         if self.has_ended or os.getpid() != self.pid:
             return

@@ -75,7 +75,7 @@ def mpiexec(ranks: int | None, *files: str) -> list[str]:
         with one_line(ClusterError):
             machines = ssh.prepare(path.absolute(), ranks, files)
         os.environ[ssh.MACHINES] = json.dumps(machines)
-        return [sys.executable, "-m", "labkit.cluster.ssh", "-n", str(len(machines["hosts"]))]
+        return [sys.executable, "-P", "-m", "labkit.cluster.ssh", "-n", str(len(machines["hosts"]))]
     found = launch.mpiexec()
     if not shutil.which(found):
         raise click.ClickException(
@@ -95,7 +95,7 @@ def on_ranks(ranks: int | None, deadline_s: float | None) -> None:
     stop_at_signals()
     try:
         done = run_child(
-            [*starter, sys.executable, "-m", "labkit", *sys.argv[1:]],
+            [*starter, sys.executable, "-P", "-m", "labkit", *sys.argv[1:]],
             deadline_s=deadline_s,
             environment={**os.environ, **launch.one_machine(), STARTED: "1"},
             capture=False,

@@ -131,7 +131,7 @@ def main(arguments: list[str]) -> int:
         me = os.getpid()
         with forking.listen() as listener:
             subprocess.Popen(
-                [sys.executable, "-m", "labkit.cluster.engine", forking.SERVE],
+                [sys.executable, "-P", "-m", "labkit.cluster.engine", forking.SERVE],
                 stdin=listener.fileno(),
                 preexec_fn=lambda: die_with_parent(signal.SIGKILL, me),  # noqa: PLW1509
             )
