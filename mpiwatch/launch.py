@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpiwatch import FLIGHT_RECORDER, HANG_EXIT_CODE
-from mpiwatch.processes import LINUX, print_error, supervised
+from mpiwatch.processes import LINUX, SHM, is_mpich, print_error, supervised
 
 # One BLAS thread per rank: ranks that each start a thread per core slow each other down.
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
@@ -65,6 +65,33 @@ def one_machine(environment: Mapping[str, str] = os.environ, *, spawns: bool = F
     if not LINUX or has_chosen or not SEVERAL_MACHINES.isdisjoint(environment):
         return {}
     return {name: value for name, value in ONE_MACHINE.items() if not (spawns and name.startswith("OMPI"))}
+
+
+# What each rank of MPICH takes of /dev/shm as it starts; messages take more. Open MPI uses other folders.
+SHM_BYTES_OF_A_RANK = 1_150_000
+
+
+def lack_of_shared_memory(ranks: int, folder: str = SHM) -> str:
+    """Return a sentence, without a full stop, if ranks cannot start because they can share no memory.
+
+    Return nothing if they can, or if it is not known. Without this sentence a signal would kill them.
+    """
+    if not LINUX or not is_mpich(shutil.which(mpiexec()) or ""):
+        return ""
+    try:
+        room = os.statvfs(folder)
+    except OSError:  # MPICH does without
+        return ""
+    if room.f_flag & os.ST_RDONLY or not os.access(folder, os.W_OK):
+        return f"{folder} cannot be written, and ranks share memory there"
+    free, needed = room.f_bavail * room.f_frsize, ranks * SHM_BYTES_OF_A_RANK
+    if free >= needed:
+        return ""
+    mib, total = 1 << 20, room.f_blocks * room.f_frsize
+    return (
+        f"{free / mib:.1f} of {total / mib:.1f} MiB are free in {folder}, and {ranks} ranks need "
+        f"{needed / mib:.1f} MiB to start"
+    )
 
 
 def settings() -> dict[str, str]:
@@ -250,8 +277,13 @@ def launcher_of_ranks() -> str:
 def run(mpiexec: Sequence[str], options: Options) -> int:
     """Start the ranks of a program in this terminal; return the job's exit code.
 
-    `mpiexec`: the first words of the command line, which start the ranks. They end with this process.
+    `mpiexec`: the first words of the command line, which start the ranks and end with their number. The ranks
+    end with this process.
     """
+    lack = lack_of_shared_memory(int(mpiexec[-1])) if mpiexec[0] != sys.executable else ""
+    if lack:
+        print_error(f"mpiwatch: {lack}.\n")
+        return 1
     with tempfile.TemporaryDirectory(prefix=f"{FLIGHT_RECORDER}{os.getpid()}-") as folder:
         # If this process is killed, the supervisor finds the folder by its name and removes it.
         record = Path(options.json or f"{folder}/record").absolute()

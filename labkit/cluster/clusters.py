@@ -25,12 +25,14 @@ from ipyparallel.cluster.launcher import LocalControllerLauncher
 from IPython.core.profiledir import ProfileDir
 from IPython.paths import get_ipython_dir
 
+from labkit import limits
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster import slurm, ssh
 from labkit.cluster.engine_lock import EngineLock
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.supervisor import cluster_files, supervised
 from mpiwatch.processes import alive, remove
+from mpiwatch.report import counted
 
 DEFAULT_PROFILE = "mpi"
 SETTINGS = "ipcluster_config.py"
@@ -126,6 +128,9 @@ def obtain(n: int, profile: str, hosts: str | None) -> Obtained:
             return Obtained(kernels_engines.cluster, f"connected to {cluster}")
         reasons.append(reason)
     leave()
+    if profile == DEFAULT_PROFILE:
+        for lack in limits.lacks(n):
+            raise ClusterError(f"{counted(n, 'rank')} cannot start: {lack}")
     return start_own(n, profile, ipython_profile, hosts, reasons)
 
 

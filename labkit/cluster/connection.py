@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from uuid import uuid4
 
 import ipyparallel as ipp
@@ -14,6 +16,7 @@ from ipyparallel.error import NoEnginesRegistered, RemoteError
 from IPython import get_ipython
 from IPython.display import publish_display_data
 
+from labkit import limits
 from labkit.cluster import PROFILE, RANKS, clusters, no_engines, slurm
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.clusters import client_of, is_up, leave, obtain
@@ -22,7 +25,7 @@ from labkit.cluster.errors import ClusterError
 from labkit.cluster.live_view import NONINTERACTIVE
 from labkit.cluster.magics import activate
 from labkit.cluster.ranks import Ranks, kill_engines, wait_until
-from labkit.cluster.supervisor import cluster_files
+from labkit.cluster.supervisor import cluster_files, exits_in
 from labkit.units import duration
 from mpiwatch.report import counted, ranks_phrase
 
@@ -230,7 +233,7 @@ class Attempt:
         """Return the error for engines that are not up by the deadline, if SLURM does not know why."""
         if why:
             return ClusterError(why)
-        registered = len(self.client.ids)
+        registered, ends = len(self.client.ids), exits_in(Path(self.files["exits"]))
         lines = [
             line
             for engines in self.cluster.engines.values()
@@ -242,10 +245,10 @@ class Attempt:
         if has_own and not 0 < registered < self.n:
             leave()  # the controller may be at fault: the next call starts another
         silent = ", but not all of them answered" if registered >= self.n else ""
-        return ClusterError(
-            f"{registered} of {self.n} engines came up{silent}. `labkit doctor` in a terminal finds the "
-            f"usual causes.{output}"
-        )
+        cause = limits.hint(output) or "`labkit doctor` in a terminal finds the usual causes."
+        if any(code == -signal.SIGBUS for _, code in ends):
+            cause = f"A bus error has killed a rank. {limits.after_a_bus_error()}"
+        return ClusterError(f"{registered} of {self.n} engines came up{silent}. {cause}{output}")
 
     def end_engines(self) -> None:
         """End all engines, even those that do not respond, and what started them."""

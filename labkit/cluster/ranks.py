@@ -13,6 +13,7 @@ from typing import Any
 import ipyparallel as ipp
 from ipyparallel.error import NoEnginesRegistered
 
+from labkit import limits
 from labkit.cluster import clusters, ssh
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.engine_setup import RankInfo, renew_comm, unreceived_messages
@@ -161,6 +162,8 @@ class Ranks:
                 how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
             others = ", and MPI ended the other ranks with it" if len(ranks) > 1 else ""
             cause = f"rank {self.pids[pid]} {how}{others}"
+            if code == -signal.SIGBUS:
+                cause += f". {limits.after_a_bus_error().removesuffix('.')}"
         return RankDied(f"{cause or f'{ranks_phrase(gone or ranks)} ended'}. {ADVICE}")
 
     def end_if_hung(self, result: ipp.AsyncResult) -> None:

@@ -36,7 +36,7 @@ def assert_ranks_work(kernel: Kernel, n: int) -> None:
     assert kernel.run("print(rc[:]['total'])") == f"{[n * (n - 1) // 2] * n}\n"
 
 
-@pytest.mark.parametrize("n", [1, thorough(2), thorough(5), 3])
+@pytest.mark.parametrize("n", [1, thorough(2), thorough(5), thorough(64), 32, 3])
 def test_a_world_of_n_ranks_replaces_one_of_another_size(kernel: Kernel, n: int) -> None:
     output = kernel.run(CONNECT.format(n=n))
     assert f"{n} rank{'s' * (n > 1)}, one MPI world, engine id = rank" in output

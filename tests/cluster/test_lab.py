@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -81,6 +83,9 @@ def test_the_terminal_says_what_one_needs_and_nothing_else(
     server = Server(match["server"], match["token"])
     notebook = server.call("GET", f"api/contents/my-notebooks/{FIRST}")
     copied = digest(folder / "my-notebooks" / FIRST)
+    page = urllib.request.urlopen(f"{server.url}lab?token={server.token}", timeout=DEADLINE_S).read().decode()
+    config = json.loads(page.partition('id="jupyter-config-data"')[2].partition(">")[2].partition("</")[0])
+    assert "@jupyterlab/debugger-extension" in config["disabledExtensions"]
 
     runtime = Path(match["log"]).parent
     kernel = ServerKernel(world, server, f"my-notebooks/{FIRST}", runtime)
