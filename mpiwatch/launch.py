@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpiwatch import FLIGHT_RECORDER, HANG_EXIT_CODE
-from mpiwatch.processes import LINUX, SHM, is_mpich, print_error, supervised
+from mpiwatch.processes import LINUX, SHM, is_mpich, print_error, supervised, without_job
 
 # One BLAS thread per rank: ranks that each start a thread per core slow each other down.
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
@@ -46,10 +46,9 @@ OPEN_MPI = {
 ONE_MACHINE = {"UCX_TLS": "sm,self", "OMPI_MCA_btl": "sm,self", "FI_TCP_IFACE": "lo"}
 # Variables that a user sets in order to choose the transport, by their first letters.
 TRANSPORT = "UCX_", "FI_", "OMPI_MCA_btl", "OMPI_MCA_pml"
-# Variables of batch systems and files of hosts, which make mpiexec start ranks on several machines.
+# Variables with which mpiexec starts ranks on several machines: files of hosts, and the lab's own.
 SEVERAL_MACHINES = {
-    *("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_HOSTS", "PE_HOSTFILE", "LABKIT_HOSTS_TOKEN"),
-    "LABKIT_MACHINES",
+    *("LABKIT_HOSTS_TOKEN", "LABKIT_MACHINES"),
     *("HYDRA_HOST_FILE", "PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile"),
 }
 
@@ -289,7 +288,7 @@ def run(mpiexec: Sequence[str], options: Options) -> int:
         record = Path(options.json or f"{folder}/record").absolute()
         record.unlink(missing_ok=True)
         words = command_line(replace(options, json=str(record), launched=True))
-        environment = {**os.environ, **settings(), **one_machine(spawns=True)}
+        environment = {**without_job(os.environ), **settings(), **one_machine(spawns=True)}
         job = subprocess.Popen([*supervised(), *mpiexec, *words], env=environment)
         received: list[int] = []
 

@@ -21,7 +21,7 @@ import click
 from labkit.children import ChildError, run_child
 from labkit.cli.inputs import MOST_RANKS, Place, Whole, one_line
 from mpiwatch import launch
-from mpiwatch.processes import STOP_SIGNALS, print_error
+from mpiwatch.processes import STOP_SIGNALS, print_error, without_job
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -97,7 +97,7 @@ def on_ranks(ranks: int | None, deadline_s: float | None) -> None:
         done = run_child(
             [*starter, sys.executable, "-P", "-m", "labkit", *sys.argv[1:]],
             deadline_s=deadline_s,
-            environment={**os.environ, **launch.one_machine(), STARTED: "1"},
+            environment={**without_job(os.environ), **launch.one_machine(), STARTED: "1"},
             capture=False,
             check=False,
         )

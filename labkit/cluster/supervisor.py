@@ -127,6 +127,9 @@ def main(arguments: list[str]) -> int:
     processes.remove([files[name] for name in old])
     if role != "controller":
         os.environ[forking.EXITS] = files["exits"]
+    if role == "engines":  # not as a job: on this machine, or where the profile says
+        for name in os.environ.keys() - processes.without_job(os.environ).keys():
+            del os.environ[name]
     if role == "engines" and command[0] != sys.executable and LINUX:  # no launcher of other machines
         me = os.getpid()
         with forking.listen() as listener:

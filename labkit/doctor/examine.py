@@ -52,7 +52,11 @@ def examine(environment: Mapping[str, str]) -> list[Finding]:
     `environment` is the user's own, without the lab's settings.
     """
     n = RANKS
-    lab_environment = {**environment, **launch.settings(), **launch.one_machine(environment)}
+    lab_environment = {
+        **processes.without_job(environment),
+        **launch.settings(),
+        **launch.one_machine(environment),
+    }
     forgotten = processes.forgotten_segments()
     typed_mpiexec = shutil.which("mpiexec", path=environment.get("PATH"))
     library_probe = start_probe("library", environment)
