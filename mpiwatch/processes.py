@@ -469,12 +469,14 @@ def supervise(
     grace_s: float,
     death_signal: int,
     left_files: Callable[[int, bool], list[str]],
+    *,
+    stop_signals: tuple[signal.Signals, ...] = STOP_SIGNALS,
 ) -> int:
     """Run a command until it or the process `watched` ends; return the command's exit status.
 
     `death_signal`: the signal that the command gets if this process is killed. `left_files` returns the paths
     of the files and folders to remove in the end; it gets the command's pid, and whether a signal to this
-    process has ended it.
+    process has ended it. `stop_signals`: the signals that do so; the command gets the others.
     """
     if LINUX:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -490,11 +492,11 @@ def supervise(
         die_with_parent(death_signal, me)
 
     me, files = os.getpid(), JobFiles()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until `finally` follows
-    for signum in STOP_SIGNALS:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals)  # until `finally` follows
+    for signum in stop_signals:
         signal.signal(signum, stop)
     command = subprocess.Popen(command_line, preexec_fn=prepare)  # noqa: PLW1509
-    for signum in (signal.SIGUSR1, signal.SIGUSR2):
+    for signum in {signal.SIGUSR1, signal.SIGUSR2, *STOP_SIGNALS} - {*stop_signals}:
         signal.signal(signum, lambda received, frame: command.send_signal(received))
     known: set[int] = set()
     try:

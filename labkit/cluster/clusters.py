@@ -141,8 +141,8 @@ def start_own(n: int, profile: str, ipython_profile: str, hosts: str | None, rea
     if hosts:
         cluster.config.MPILauncher.environment[ssh.FILE] = str(ssh.host_file(hosts))
     kernels_engines = Engines(cluster, n, profile, None)
-    atexit.register(leave)
     cluster.start_cluster_sync()
+    atexit.register(leave)  # it runs before ipyparallel's own function, which reports what it does
     because = f", because {' and '.join(reasons)}" if reasons else ""
     return Obtained(cluster, f"cluster started{because}; it ends with this notebook", are_started=True)
 

@@ -144,6 +144,8 @@ def main(arguments: list[str]) -> int:
         GRACE_S[role],
         signal.SIGTERM if role == "job" else processes.end_signal(command[0]),
         lambda pid, stopped: files_to_remove(role, watched, pid, stopped),
+        # `Cluster.signal_engines(SIGINT)` is for the ranks, as without the lab. ipyparallel stops by SIGTERM.
+        stop_signals=(signal.SIGTERM, signal.SIGHUP) if role == "engines" else processes.STOP_SIGNALS,
     )
 
 
