@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 make_env = "$(PYTHON)" tools/make_env.py "$(VENV)" --mpi="$(strip $(MPI))" --add "$(strip $(ADD))"
 
-lab: env  ## make the environment, start four MPI engines, open JupyterLab
+lab: env  ## make the environment, open JupyterLab
 	@"$(VENV)/bin/labkit" lab
 
 test: test-env  ## make the environment, run the tests, the notebooks among them
@@ -29,7 +29,7 @@ quick: test-env  ## in a minute, most of what `make test` finds: for every chang
 test-all: test-env  ## the same with the thorough tests, which find little that the others miss
 	@"$(VENV)/bin/python" -m pytest -n 2 -m "not browser and not slurm and not grading and (thorough or not exercises)" $(TESTS)
 
-test-clusters: test-env  ## start, kill and take over clusters of engines; hangs in notebooks; hosts on this machine
+test-clusters: test-env  ## start and kill clusters of engines; hangs in notebooks; hosts on this machine
 	@"$(VENV)/bin/python" -m pytest -n 5 -m "clusters and not thorough" $(TESTS)
 
 test-browser: test-env  ## run the tests of JupyterLab in a browser, which needs Chromium

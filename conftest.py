@@ -61,8 +61,7 @@ os.environ["LABKIT_HOSTS"] = f"{HOME}/hosts"  # two workers' notebooks must not 
 os.environ["LABKIT_COSTS"] = f"{HOME}/costs"  # what `auto` measures while tests run is not for users
 os.environ["LABKIT_PROGRESS"] = f"{HOME}/progress.json"  # what tests solve is not for users either
 os.environ["IPP_NONINTERACTIVE"] = "1"  # `%%px` output by rank, in order
-for name in ("LABKIT_CLUSTER", "PYTHONUNBUFFERED"):  # the user's settings must not affect tests
-    os.environ.pop(name, None)
+os.environ.pop("PYTHONUNBUFFERED", None)  # the user's settings must not affect tests
 
 
 def started_here(folder: str = HOME) -> list[psutil.Process]:

@@ -31,7 +31,7 @@ from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a stand-in does not wait for the import
-    from collections.abc import Set
+    from collections.abc import Sequence, Set
     from typing import Any, NoReturn
 
 ADDRESS = "LABKIT_FORKS"  # the environment variable with the name of the socket
@@ -41,10 +41,9 @@ FORWARDED = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT),
 )
-LENGTH = struct.Struct("=I")
+HEAD = struct.Struct("=II")  # of a request: its length, and the number of its files
 STATUS = struct.Struct("=i")
-MOST_FILES = 64  # that a stand-in inherits
-FIRST_FREE = 256  # files of a new rank wait above this number until theirs are free
+FILES_AT_ONCE = 250  # Linux sends up to 253 files with one message
 
 
 def listen() -> socket.socket:
@@ -91,20 +90,14 @@ def serve(starter: int = 0) -> list[str]:
             _pass_ends_on(stand_ins)
             if not listening and not stand_ins:  # all ranks have ended
                 os._exit(0)
-        for pid, connection in stand_ins.items():
-            if connection in ready:  # it has got signals, or has ended
-                signals = b""
-                with suppress(OSError):
-                    signals = connection.recv(64)
-                for signum in signals or [signal.SIGKILL]:
-                    os.kill(pid, signum)  # its pid is its own until waitpid
+        _pass_signals_on(stand_ins, ready)
         if not set(listening) & set(ready):
             continue
         if (accepted := _accept(listening[0], starter, first & stand_ins.keys())) is None:
             continue
         connection, parent, request, files = accepted
         left = (left or request["ranks"]) - 1
-        pid = os.fork()
+        pid = _fork_if_possible()
         if pid == 0:
             wake = signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -113,14 +106,25 @@ def serve(starter: int = 0) -> list[str]:
             die_with_parent(signal.SIGKILL, me)
             os.setsid()  # as mpiexec's own children: Linux shares a busy machine's cores among sessions
             return _become_rank(request, files, [woken, wake, *own])
-        with suppress(OSError):  # the stand-in may have been killed
-            connection.sendall(STATUS.pack(pid))
-        stand_ins[pid] = connection
-        first |= {pid} if parent == starter else set()
+        if pid < 0:
+            connection.close()  # the stand-in becomes the rank
+        else:
+            with suppress(OSError):  # the stand-in may have been killed
+                connection.sendall(STATUS.pack(pid))
+            stand_ins[pid] = connection
+            first |= {pid} if parent == starter else set()
         for file in files:
             os.close(file)
         if left == 0 and request["ranks"]:
             listening.pop().close()
+
+
+def _fork_if_possible() -> int:
+    """Return what os.fork returns, or -1 if this user may have no more processes."""
+    try:
+        return os.fork()
+    except OSError:
+        return -1
 
 
 def _accept(
@@ -134,22 +138,37 @@ def _accept(
     asking, user, _ = struct.unpack("3i", credentials)
     parent = parent_of(asking)
     if user == os.getuid() and (not starter or parent in {starter, *first}):
+        files: list[int] = []
         with suppress(OSError, struct.error):  # a stand-in that has been killed
-            head, files, _, _ = socket.recv_fds(connection, LENGTH.size, MOST_FILES)
-            request = marshal.loads(connection.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL))
-            return connection, parent, request, files
-    connection.close()
+            return connection, parent, _receive(connection, files), files
+        for file in files:
+            os.close(file)
+    connection.close()  # the stand-in, if it lives, becomes the rank
     return None
+
+
+def _receive(connection: socket.socket, files: list[int]) -> dict[str, Any]:
+    """Return a stand-in's request; add the files that come with it to `files`.
+
+    Raise OSError if this process may not open so many.
+    """
+    head, received, flags, _ = socket.recv_fds(connection, HEAD.size, FILES_AT_ONCE)
+    files += received
+    length, number = HEAD.unpack(head)
+    while len(files) < number and not flags & socket.MSG_CTRUNC:
+        _, received, flags, _ = socket.recv_fds(connection, 1, FILES_AT_ONCE)
+        files += received
+    if len(files) < number:
+        raise OSError("some of the files of a stand-in could not be opened")
+    request: dict[str, Any] = marshal.loads(connection.recv(length, socket.MSG_WAITALL))
+    return request
 
 
 def _become_rank(request: dict[str, Any], files: list[int], own: list[int]) -> list[str]:
     """Take a stand-in's files, environment and directory; return its module and arguments."""
-    waiting = [fcntl.fcntl(file, fcntl.F_DUPFD, FIRST_FREE) for file in files]
-    for file in (*own, *files):
+    for file in own:
         os.close(file)
-    for number, file in zip(request["files"], waiting, strict=True):
-        os.dup2(file, number)
-        os.close(file)
+    _move(files, request["files"])
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
@@ -157,6 +176,40 @@ def _become_rank(request: dict[str, Any], files: list[int], own: list[int]) -> l
         sys.modules["numpy.random"].seed()
     words: list[str] = request["words"]
     return words
+
+
+def _move(files: list[int], numbers: list[int]) -> None:
+    """Give open files these numbers. A number may belong to another of the files as yet."""
+    unused = (number for number in range(os.sysconf("SC_OPEN_MAX")) if number not in numbers)
+    waiting = []
+    for file in files:
+        while _is_open(number := next(unused)):
+            pass
+        os.dup2(file, number)
+        os.close(file)
+        waiting.append(number)
+    for file, number in zip(waiting, numbers, strict=True):
+        os.dup2(file, number)
+        os.close(file)
+
+
+def _is_open(number: int) -> bool:
+    try:
+        fcntl.fcntl(number, fcntl.F_GETFD)
+    except OSError:
+        return False
+    return True
+
+
+def _pass_signals_on(stand_ins: dict[int, socket.socket], ready: Sequence[Any]) -> None:
+    """Send ranks the signals that their stand-ins have got; kill those whose stand-ins have ended."""
+    for pid, connection in stand_ins.items():
+        if connection in ready:
+            signals = b""
+            with suppress(OSError):
+                signals = connection.recv(64)
+            for signum in signals or [signal.SIGKILL]:
+                os.kill(pid, signum)  # its pid is its own until waitpid
 
 
 def _pass_ends_on(stand_ins: dict[int, socket.socket]) -> None:
@@ -181,7 +234,7 @@ def main(arguments: list[str]) -> NoReturn:
     ranks, *words = arguments
     exits = os.environ.pop(EXITS, "")
     connection = socket.socket(socket.AF_UNIX)
-    alone, parent = [sys.executable, "-m", *words], os.getppid()
+    alone, parent = [sys.executable, "-P", "-m", *words], os.getppid()
     try:
         connection.connect(f"\0{os.environ.pop(ADDRESS)}")
     except (OSError, KeyError):
@@ -208,7 +261,9 @@ def main(arguments: list[str]) -> NoReturn:
 
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # the rank may run before the next line does
     with suppress(OSError):  # the listener may end
-        socket.send_fds(connection, [LENGTH.pack(len(content))], files)
+        socket.send_fds(connection, [HEAD.pack(len(content), len(files))], files[:FILES_AT_ONCE])
+        for first in range(FILES_AT_ONCE, len(files), FILES_AT_ONCE):
+            socket.send_fds(connection, [b"\0"], files[first : first + FILES_AT_ONCE])
         connection.sendall(content)
     for signum in FORWARDED:
         signal.signal(signum, forward)

@@ -5,9 +5,15 @@ With another launcher, each rank runs this module: mpiexec -n 4 python -m mpiwat
 
 from __future__ import annotations
 
+import sys
+
+# `python -m mpiwatch`: a file random.py in this folder must not take the place of Python's own in mpiwatch.
+# `run_script` puts the program's folder there instead.
+if __name__ == "__main__" and not sys.flags.safe_path:
+    del sys.path[0]
+
 import shutil
 import signal
-import sys
 
 from mpiwatch.launch import mpiexec, parse, run
 from mpiwatch.program import begin_watching, show_error

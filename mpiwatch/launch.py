@@ -26,7 +26,7 @@ from typing import NoReturn
 
 from mpiwatch import FLIGHT_RECORDER, HANG_EXIT_CODE
 from mpiwatch.output import check_writable, destination, remove, write_whole
-from mpiwatch.processes import LINUX, print_error, supervised
+from mpiwatch.processes import LINUX, SHM, is_mpich, print_error, supervised, without_job
 
 # One BLAS thread per rank: ranks that each start a thread per core slow each other down.
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
@@ -49,10 +49,9 @@ OPEN_MPI = {
 ONE_MACHINE = {"UCX_TLS": "sm,self", "OMPI_MCA_btl": "sm,self", "FI_TCP_IFACE": "lo"}
 # Variables that a user sets in order to choose the transport, by their first letters.
 TRANSPORT = "UCX_", "FI_", "OMPI_MCA_btl", "OMPI_MCA_pml"
-# Variables of batch systems and files of hosts, which make mpiexec start ranks on several machines.
+# Variables with which mpiexec starts ranks on several machines: files of hosts, and the lab's own.
 SEVERAL_MACHINES = {
-    *("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "LSB_HOSTS", "PE_HOSTFILE", "LABKIT_HOSTS_TOKEN"),
-    "LABKIT_MACHINES",
+    *("LABKIT_HOSTS_TOKEN", "LABKIT_MACHINES"),
     *("HYDRA_HOST_FILE", "PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile"),
 }
 
@@ -68,6 +67,33 @@ def one_machine(environment: Mapping[str, str] = os.environ, *, spawns: bool = F
     if not LINUX or has_chosen or not SEVERAL_MACHINES.isdisjoint(environment):
         return {}
     return {name: value for name, value in ONE_MACHINE.items() if not (spawns and name.startswith("OMPI"))}
+
+
+# What each rank of MPICH takes of /dev/shm as it starts; messages take more. Open MPI uses other folders.
+SHM_BYTES_OF_A_RANK = 1_150_000
+
+
+def lack_of_shared_memory(ranks: int, folder: str = SHM) -> str:
+    """Return a sentence, without a full stop, if ranks cannot start because they can share no memory.
+
+    Return nothing if they can, or if it is not known. Without this sentence a signal would kill them.
+    """
+    if not LINUX or not is_mpich(shutil.which(mpiexec()) or ""):
+        return ""
+    try:
+        room = os.statvfs(folder)
+    except OSError:  # MPICH does without
+        return ""
+    if room.f_flag & os.ST_RDONLY or not os.access(folder, os.W_OK):
+        return f"{folder} cannot be written, and ranks share memory there"
+    free, needed = room.f_bavail * room.f_frsize, ranks * SHM_BYTES_OF_A_RANK
+    if free >= needed:
+        return ""
+    mib, total = 1 << 20, room.f_blocks * room.f_frsize
+    return (
+        f"{free / mib:.1f} of {total / mib:.1f} MiB are free in {folder}, and {ranks} ranks need "
+        f"{needed / mib:.1f} MiB to start"
+    )
 
 
 def settings() -> dict[str, str]:
@@ -206,7 +232,8 @@ class Options:
 
 def command_line(options: Options) -> list[str]:
     """Return the command line that runs one rank of the program; `parse` is the inverse."""
-    words = [sys.executable, "-m", "mpiwatch", "--deadline", f"{options.deadline_s!r}"]
+    # -P: a file random.py beside the program must not take the place of Python's own in mpiwatch.
+    words = [sys.executable, "-Pm", "mpiwatch", "--deadline", f"{options.deadline_s!r}"]
     words += ["--strict"] * options.strict
     words += ["--launched"] * options.launched
     words += [] if options.json is None else ["--json", options.json]
@@ -296,15 +323,20 @@ def launcher_of_ranks() -> str:
 def run(mpiexec: Sequence[str], options: Options) -> int:
     """Start the ranks of a program in this terminal; return the job's exit code.
 
-    `mpiexec`: the first words of the command line, which start the ranks. They end with this process.
+    `mpiexec`: the first words of the command line, which start the ranks and end with their number. The ranks
+    end with this process.
     """
+    lack = lack_of_shared_memory(int(mpiexec[-1])) if mpiexec[0] != sys.executable else ""
+    if lack:
+        print_error(f"mpiwatch: {lack}.\n")
+        return 1
     with tempfile.TemporaryDirectory(prefix=f"{FLIGHT_RECORDER}{os.getpid()}-") as folder:
         # If this process is killed, the supervisor finds the folder by its name and removes it.
         to_file = options.json is not None and destination(Path(options.json)) is not None
         record = Path(options.json if options.json and to_file else f"{folder}/record").absolute()
         remove(record)  # from an earlier run
         words = command_line(replace(options, json=str(record), launched=True))
-        environment = {**os.environ, **settings(), **one_machine(spawns=True)}
+        environment = {**without_job(os.environ), **settings(), **one_machine(spawns=True)}
         job = subprocess.Popen([*supervised(), *mpiexec, *words], env=environment)
         received: list[int] = []
 

@@ -36,7 +36,7 @@ import sys
 import tempfile
 import termios
 import time
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 
 if __name__ == "__main__":  # run by path with -I -S, Python does not know where mpiwatch is
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -158,6 +158,29 @@ def print_error(text: str) -> None:
     sys.stderr.flush()
     with contextlib.suppress(OSError, ValueError):  # in tests, standard error may be no file
         wait_until_read(sys.stderr.fileno())
+
+
+# Variables of a batch job, and of a rank, by their first letters: SLURM, which also tells MPICH's launcher to
+# use it, PBS, LSF, Grid Engine, Cobalt, LoadLeveler, Flux; PMI and PMIx. Those that follow are settings.
+OF_A_JOB = (
+    *("SLURM", "HYDRA_BOOTSTRAP", "HYDRA_RMK", "HYDRA_LAUNCHER_EXTRA_ARGS"),
+    *("PBS_", "LSB_", "PE_HOSTFILE", "COBALT_", "LOADL", "FLUX_JOB", "FLUX_TASK"),
+    *("PMI_", "PMIX_"),
+)
+NOT_OF_A_JOB = ("SLURM_CONF", "PMIX_MCA_")
+
+
+def without_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which mpiexec starts ranks on this machine, whatever job this process is in.
+
+    Jupyter itself may run in a batch job. With the job's variables, mpiexec would start the ranks through the
+    batch system, on the job's machines and with its number of tasks.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(OF_A_JOB) or name.startswith(NOT_OF_A_JOB)
+    }
 
 
 # What killed ranks leave behind
@@ -471,12 +494,14 @@ def supervise(
     grace_s: float,
     death_signal: int,
     left_files: Callable[[int, bool], list[str]],
+    *,
+    stop_signals: tuple[signal.Signals, ...] = STOP_SIGNALS,
 ) -> int:
     """Run a command until it or the process `watched` ends; return the command's exit status.
 
     `death_signal`: the signal that the command gets if this process is killed. `left_files` returns the paths
     of the files and folders to remove in the end; it gets the command's pid, and whether a signal to this
-    process has ended it.
+    process has ended it. `stop_signals`: the signals that do so; the command gets the others.
     """
     if LINUX:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -492,11 +517,11 @@ def supervise(
         die_with_parent(death_signal, me)
 
     me, files = os.getpid(), JobFiles()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until `finally` follows
-    for signum in STOP_SIGNALS:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals)  # until `finally` follows
+    for signum in stop_signals:
         signal.signal(signum, stop)
     command = subprocess.Popen(command_line, preexec_fn=prepare)  # noqa: PLW1509
-    for signum in (signal.SIGUSR1, signal.SIGUSR2):
+    for signum in {signal.SIGUSR1, signal.SIGUSR2, *STOP_SIGNALS} - {*stop_signals}:
         signal.signal(signum, lambda received, frame: command.send_signal(received))
     known: set[int] = set()
     try:

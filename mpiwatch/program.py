@@ -30,7 +30,7 @@ from time import monotonic, sleep
 from types import ModuleType
 from typing import Any, BinaryIO, NoReturn
 
-from mpiwatch import HANG_EXIT_CODE, STRICT_EXIT_CODE
+from mpiwatch import HANG_EXIT_CODE, STRICT_EXIT_CODE, imports
 from mpiwatch.guard import Guard
 from mpiwatch.launch import Options, first_on_its_node, refuse_world_of_one
 from mpiwatch.machines import MOST_FILES, Hub, Server, hand_over, serve_here, take_over
@@ -153,7 +153,8 @@ class Link:
         from mpi4py import MPI  # noqa: PLC0415  (only now that the program itself has loaded it)
 
         refuse_world_of_one(self.options.command, MPI.COMM_WORLD.size, MPI.get_vendor()[0])
-        from mpiwatch.communicators import watch_world  # noqa: PLC0415  (it loads MPI)
+        with imports.from_environment_alone():
+            from mpiwatch.communicators import watch_world  # noqa: PLC0415  (it loads MPI)
 
         watched = watch_world(
             deadline_s=self.options.deadline_s,
@@ -178,8 +179,8 @@ class Link:
         if rank == min(each for each, slot in enumerate(recorder.slots) if slot.machine == machine):
             recorder.remove()  # the memory exists as long as a process uses it
         if self.options.strict:
-            from mpiwatch import strict  # noqa: PLC0415
-
+            with imports.from_environment_alone():
+                from mpiwatch import strict  # noqa: PLC0415
             strict.begin(watched)
             atexit.register(self._end_strictly)
             finalize = MPI.Finalize
@@ -192,7 +193,8 @@ class Link:
 
     def _end_strictly(self) -> None:
         """Print strict mode's findings; if one is an error, let the parent exit with STRICT_EXIT_CODE."""
-        from mpiwatch import findings, strict  # noqa: PLC0415
+        with imports.from_environment_alone():
+            from mpiwatch import findings, strict  # noqa: PLC0415
 
         if self.has_ended or os.getpid() != self.pid:
             return

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import NoReturn
 
+from mpiwatch import imports
 from mpiwatch.launch import FIRST_S, is_first
 from mpiwatch.processes import print_error
 
@@ -105,6 +106,9 @@ def run_script(words: tuple[str, ...], code: CodeType | None, *, is_module: bool
     """
     program = words[0]
     sys.argv[:] = words
+    if not os.environ.get("PYTHONSAFEPATH"):
+        imports.program_folder = os.getcwd() if is_module else os.path.dirname(os.path.realpath(program))
+        sys.path.insert(0, imports.program_folder)
     if is_module:
         try:
             runpy.run_module(program, run_name="__main__", alter_sys=True)
@@ -113,8 +117,6 @@ def run_script(words: tuple[str, ...], code: CodeType | None, *, is_module: bool
                 raise
             refuse(f"{sys.executable}: {error}\n", 1)
         return
-    if not sys.flags.safe_path:
-        sys.path[0] = os.path.dirname(os.path.realpath(program))
     if code is None:
         runpy.run_path(program, run_name="__main__")
         return

@@ -149,13 +149,14 @@ class World:
 class Kernel:
     """A Jupyter kernel, as a notebook has one."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, notebooks: Path | None = None) -> None:
+        """Start a kernel; `notebooks` is the folder of its notebook, by default the tests' own."""
         self.world = world
         self.error = ""  # the last cell's that raised one, as the notebook shows it
         # Unix sockets: a port that is free when it is chosen may be an engine's when the kernel listens.
         self.folder = tempfile.TemporaryDirectory()
         self.manager = KernelManager(kernel_name="python3", transport="ipc", ip=f"{self.folder.name}/kernel")
-        self.manager.start_kernel(env=world.env)
+        self.manager.start_kernel(env=world.env, cwd=notebooks)
         self.messages: list[dict[str, Any]] = []  # of the last cell, from the kernel to the notebook
         self.client = self.connect()
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -69,6 +72,61 @@ def test_a_rank_has_its_stand_in_s_files_environment_and_directory(tmp_path: Pat
     os.close(write)
     assert os.read(read, 10) == b"file"
     os.close(read)
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("number", [3, 70, 260, 600])
+def test_a_rank_gets_any_number_of_files(number: int) -> None:
+    """As the last ones of many ranks do: those that mpiexec starts later inherit more of its files."""
+    files = []
+    with tempfile.TemporaryFile() as file:
+        for _ in range(number):
+            files.append(os.dup(file.fileno()))
+        # A rank's files may have numbers that others of its files have on their way.
+        code = f"for number in {files}: import os; os.write(number, b'x')"
+        rank = start(code, pass_fds=files)
+        for copy in files:
+            os.close(copy)
+        assert rank.communicate() == ("", None) and rank.returncode == 0
+        assert os.fstat(file.fileno()).st_size == number
+
+
+def limited_server(limit: int) -> subprocess.Popen[bytes]:
+    with forking.listen() as listener:
+        code = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit})); {SERVER}"
+        return subprocess.Popen([sys.executable, "-c", code], stdin=listener.fileno())
+
+
+def test_the_files_of_a_rank_fit_below_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is 256 on macOS, and in some batch systems."""
+    monkeypatch.setenv(forking.ADDRESS, "")
+    with limited_server(256) as server, tempfile.TemporaryFile() as file:
+        high = fcntl.fcntl(file, fcntl.F_DUPFD, 255)
+        rank = start(f"import os; os.write({high}, b'x')", pass_fds=[high])
+        os.close(high)
+        assert rank.communicate() == ("", None) and rank.returncode == 0
+        assert os.fstat(file.fileno()).st_size == 1
+        server.kill()
+
+
+@pytest.mark.parametrize("lack", ["files", "processes"])
+def test_a_stand_in_becomes_the_rank_if_the_process_that_forks_lacks_something(
+    monkeypatch: pytest.MonkeyPatch, lack: str
+) -> None:
+    monkeypatch.setenv(forking.ADDRESS, "")
+    if lack == "files":
+        server = limited_server(16)
+    else:
+        no_more = "def fork():\n    raise BlockingIOError\nimport os\nos.fork = fork"
+        with forking.listen() as listener:
+            command = [sys.executable, "-c", f"{no_more}\n{SERVER}"]
+            server = subprocess.Popen(command, stdin=listener.fileno())
+    with server, ExitStack() as files:
+        opened = [files.enter_context(tempfile.TemporaryFile()).fileno() for _ in range(20)]
+        # Python looks for a module of this name.
+        rank = start("no_module_of_this_name", pass_fds=opened, stderr=subprocess.PIPE)
+        assert "No module named no_module_of_this_name" in rank.communicate()[1]
+        server.kill()
 
 
 @pytest.mark.usefixtures("server")

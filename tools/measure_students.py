@@ -37,7 +37,7 @@ DEADLINE_S = 300.0
 IDLE_S = 20.0
 SETTLE_S = 5.0  # after a start, before a server counts as idle
 TOKEN = secrets.token_hex(24)
-CONNECT = "from labkit.cluster import connect\nrc = connect({ranks}, own=True, timeout=300)"
+CONNECT = "from labkit.cluster import connect\nrc = connect({ranks}, timeout=300)"
 # Train LeNet-5 on 100 images, as notebook 08 does.
 PREPARE = """%%px
 from labkit import data, nn

@@ -11,7 +11,7 @@ from mpiwatch import launch
 
 c = get_config()  # noqa: F821  (given by traitlets)
 
-c.MPILauncher.mpi_cmd = [*supervised("engines"), sys.executable, "-m", "labkit.hosts.mpi"]
+c.MPILauncher.mpi_cmd = [*supervised("engines"), sys.executable, "-P", "-m", "labkit.hosts.mpi"]
 # Leave out the variables that the profile `mpi` sets for ranks of one machine.
 c.MPILauncher.environment = launch.settings()
 # The controller is in another network than the engines, which reach it through the file system.

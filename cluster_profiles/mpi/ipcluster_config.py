@@ -30,7 +30,7 @@ c.EngineLauncher.engine_cmd = [*forking.stand_in(), "labkit.cluster.engine"]
 # These ranks need no network, which also saves Open MPI a second of looking for a fast one.
 c.MPILauncher.environment = {**launch.settings(), **launch.one_machine()}
 c.Cluster.controller_launcher_class = "supervised"
-c.SupervisedControllerLauncher.controller_cmd = [sys.executable, "-m", "labkit.cluster.controller"]
+c.SupervisedControllerLauncher.controller_cmd = [sys.executable, "-P", "-m", "labkit.cluster.controller"]
 
 # An engine registers only after a heartbeat: the default period of 3 s would be most of a cluster's start. An
 # engine that misses all of them for 30 s (the default) is lost for good, also if it lives: a busy machine may

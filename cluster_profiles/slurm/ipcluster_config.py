@@ -13,7 +13,7 @@ from mpiwatch import launch
 
 c = get_config()  # noqa: F821  (given by traitlets)
 
-c.MPILauncher.mpi_cmd = [*supervised("job"), sys.executable, "-m", "labkit.cluster.slurm"]
+c.MPILauncher.mpi_cmd = [*supervised("job"), sys.executable, "-P", "-m", "labkit.cluster.slurm"]
 # Leave out the variables that the profile `mpi` sets for ranks of one machine.
 c.MPILauncher.environment = launch.settings()
 # Cancelling a job takes longer than ending processes on this machine.

@@ -11,7 +11,7 @@ from mpiwatch import launch
 
 c = get_config()  # noqa: F821  (given by traitlets)
 
-c.MPILauncher.mpi_cmd = [*supervised("engines"), sys.executable, "-m", "labkit.cluster.ssh"]
+c.MPILauncher.mpi_cmd = [*supervised("engines"), sys.executable, "-P", "-m", "labkit.cluster.ssh"]
 # Leave out the variables that the profile `mpi` sets for ranks of one machine.
 c.MPILauncher.environment = launch.settings()
 # SupervisedControllerLauncher looks at each machine before it starts the controller, and adds its address.

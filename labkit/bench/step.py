@@ -113,7 +113,7 @@ def peak(side: str, name: str, batch: int) -> float:
 
     `side` is "labkit" or "pytorch". Raise ChildError if the process fails or does not end.
     """
-    command = [sys.executable, "-m", __name__, side, name, str(batch)]
+    command = [sys.executable, "-P", "-m", __name__, side, name, str(batch)]
     return float(run_child(command, deadline_s=PEAK_DEADLINE_S).stdout)
 
 

@@ -82,7 +82,7 @@ def run(ranks: int | None, program: tuple[str, ...]) -> None:
     """Run an MPI program on the hosts: labkit hosts run python program.py."""
     # The supervisor removes the shared memory of ranks that are killed.
     ranks_option = [] if ranks is None else ["-n", str(ranks)]
-    line = [*supervised(), sys.executable, "-m", "labkit.hosts.mpi", *ranks_option, *program]
+    line = [*supervised(), sys.executable, "-P", "-m", "labkit.hosts.mpi", *ranks_option, *program]
     sys.exit(subprocess.run(line, check=False).returncode)
 
 

@@ -1,9 +1,8 @@
-"""`labkit lab`: start MPI engines and JupyterLab, and end both with this command."""
+"""`labkit lab`: start JupyterLab on the notebooks, and end it with this command."""
 
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import secrets
@@ -16,17 +15,20 @@ import time
 from pathlib import Path
 
 import click
+import psutil
 
 from labkit import fonts
 from labkit.children import start_child
 from labkit.cli import UNUSED
 from labkit.cli.course import RECORD
-from labkit.cli.inputs import MOST_RANKS, InputError, Place, Whole, one_line
+from labkit.cli.inputs import MOST_RANKS, Finite, InputError, Place, Whole, one_line
 from labkit.cli.ranks import HOSTS, hosts_option, ignore_signals, stop_at_signals
 from labkit.cluster import PROFILE, RANKS
 from labkit.exercises.exercise import ORIGINALS
 
-START_S = 60.0  # how long JupyterLab may take to answer
+STANDSTILL_S = 60.0  # JupyterLab has failed if it has neither computed nor written for so long
+FIRST_LINE_S = 20.0  # until a line says what this command waits for; each further line after twice the time
+LOOK_S = 1.0  # between two looks at what JupyterLab does
 POLL_S = 0.1  # until JupyterLab answers
 END_POLL_S = 1.0  # until it ends, for hours
 LAST_LINES = 20  # of the log, shown if JupyterLab fails
@@ -57,7 +59,8 @@ class JupyterLab:
         own = {"JUPYTER_TOKEN": self._token, "JUPYTER_RUNTIME_DIR": str(folder)}
         with self.log.open("w") as log:
             self.process = start_child(
-                [sys.executable, "-c", JUPYTERLAB, *options],
+                # -P: a file random.py in the student's folder must not take the place of Python's own.
+                [sys.executable, "-P", "-c", JUPYTERLAB, *options],
                 remove=str(folder),
                 env={**os.environ, **own},
                 stdout=log,
@@ -79,10 +82,14 @@ class JupyterLab:
             raise self._failure(f"JupyterLab ended with exit status {status}.")
         return status is None
 
-    def wait_until_it_serves(self) -> str:
-        """Return the address of the notebook, once the server listens."""
-        deadline = time.monotonic() + START_S
-        while self.is_running() and time.monotonic() < deadline:
+    def wait_until_it_serves(self, limit_s: float | None = None) -> str:
+        """Return the address of the notebook, once the server listens.
+
+        Without a limit, wait as long as JupyterLab makes progress. Raise ClickException if it ends or stands
+        still, or at the limit.
+        """
+        progress = Progress(self.process.pid, self.log)
+        while self.is_running():
             for path in self._folder.glob("jpserver-*.json"):
                 try:
                     server = json.loads(path.read_text())
@@ -91,13 +98,67 @@ class JupyterLab:
                     continue
                 return f"{server['url']}{self._path}?token={self._token}"
             time.sleep(POLL_S)
-        raise self._failure(
-            f"JupyterLab did not start within {START_S:.0f} s. `labkit doctor` finds the usual causes."
-        )
+            progress.look()
+            if limit_s is not None and progress.seconds() > limit_s:
+                raise self._failure(
+                    f"JupyterLab did not start within {limit_s:g} s, in which it computed for "
+                    f"{progress.computed_s:.1f} s. `labkit lab --timeout {2 * limit_s:g}` waits longer."
+                )
+            if limit_s is None and progress.standstill_s() > STANDSTILL_S:
+                raise self._failure(
+                    f"JupyterLab did not start: for {STANDSTILL_S:.0f} s it has neither computed nor written "
+                    f"a message. `labkit doctor` finds the usual causes."
+                )
+        raise self._failure("JupyterLab ended before it could be reached.")
 
     def _failure(self, what: str) -> click.ClickException:
         lines = self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
         return click.ClickException("\n".join([what, *lines, f"All of its messages: {self.log}"]))
+
+
+class Progress:
+    """What JupyterLab does while it starts. It says so at FIRST_LINE_S, and then at twice the time each."""
+
+    def __init__(self, pid: int, log: Path) -> None:
+        self.supervisor, self.log = psutil.Process(pid), log
+        self.began = self.last_progress = self.next_look = time.monotonic()
+        self.next_line = self.began + FIRST_LINE_S
+        self.computed_s = 0.0
+        self.written_bytes = 0
+
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def standstill_s(self) -> float:
+        """Return for how long there has been no progress."""
+        return time.monotonic() - self.last_progress
+
+    def look(self) -> None:
+        """Note whether JupyterLab has computed or written since the last look. It can be called often."""
+        now = time.monotonic()
+        if now < self.next_look:
+            return
+        self.next_look = now + LOOK_S
+        computed_s, written_bytes = self._computed_s(), self.log.stat().st_size
+        if (computed_s, written_bytes) != (self.computed_s, self.written_bytes):
+            self.last_progress = now
+        self.computed_s, self.written_bytes = computed_s, written_bytes
+        if now > self.next_line:
+            self.next_line = now + self.seconds()
+            click.echo(
+                f"JupyterLab is still loading its modules: it has computed for {computed_s:.0f} s in "
+                f"{self.seconds():.0f} s. Its first start takes longer, and so does a busy machine."
+            )
+
+    def _computed_s(self) -> float:
+        """Return the computing time of JupyterLab and its supervisor."""
+        total_s = 0.0
+        try:
+            for process in [self.supervisor, *self.supervisor.children(recursive=True)]:
+                total_s += sum(process.cpu_times()[:2])
+        except psutil.Error:  # one of them has just ended
+            pass
+        return total_s
 
 
 def transport(folder: Path) -> list[str]:
@@ -124,11 +185,9 @@ FIRST = "00_meet_the_cluster.ipynb"
     "-n",
     "ranks",
     type=Whole(max=MOST_RANKS),
-    default=4,
-    show_default=True,
     envvar=RANKS,
     show_envvar=True,
-    help="Number of MPI ranks.",
+    help="Number of MPI ranks of each notebook, whatever its connect() asks for. [default: what it asks for]",
 )
 @click.option(
     "--folder",
@@ -139,64 +198,59 @@ FIRST = "00_meet_the_cluster.ipynb"
 )
 @hosts_option
 @click.option("--copy-only", is_flag=True, help="Update your copies of the notebooks, and start nothing.")
-def command(ranks: int, folder: Path, copy_only: bool) -> None:
-    """Start MPI engines and open JupyterLab on the first notebook. Ctrl-C ends both.
-
-    With the environment variable LABKIT_PROFILE=slurm (or hosts), each notebook starts its ranks itself.
-    """
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=Finite(min=0, min_open=True),
+    metavar="S",
+    help="Seconds that JupyterLab may take to start. [default: as long as it makes progress]",
+)
+def command(ranks: int | None, folder: Path, copy_only: bool, timeout_s: float | None) -> None:
+    """Open JupyterLab on the first notebook. Each notebook starts its own ranks. Ctrl-C ends all of it."""
     if copy_only:
         _prepare(folder)
         return
     stop_at_signals(after_ctrl_c=0)
-    import ipyparallel as ipp  # noqa: PLC0415  (--help must not wait for it)
-
-    from labkit.cluster import clusters, connect, ssh  # noqa: PLC0415
-    from labkit.cluster.errors import ClusterError  # noqa: PLC0415
-
-    if hosts := click.get_current_context().meta.get(HOSTS):  # for the notebooks' connect(), too
-        os.environ.update({PROFILE: "ssh", ssh.FILE: str(hosts.absolute())})
-    profile = os.environ.get(PROFILE) or clusters.DEFAULT_PROFILE
-    with one_line(ClusterError):
-        clusters.check_profile(profile)
+    _let_notebooks_know(ranks)
     _prepare_elsewhere(folder)
-    has_engines = profile in (clusters.DEFAULT_PROFILE, "ssh")
-    click.echo(f"Starting JupyterLab{f' and {ranks} MPI ranks' * has_engines} …")
-    # After Ctrl-C, asyncio would warn about tasks that have not finished.
-    logging.getLogger("asyncio").addHandler(logging.NullHandler())
-    cluster = None
-    if has_engines:
-        # Kernels of this JupyterLab try to connect to these engines first (see labkit.cluster.clusters).
-        os.environ[clusters.CHOSEN] = f"{clusters.LAB}{clusters.THIS_PROCESS}"
-        cluster = ipp.Cluster(
-            n=ranks,
-            cluster_id=os.environ[clusters.CHOSEN],
-            profile=clusters.prepare_profile(profile, ranks),
-            parent=None,
-            log=clusters.quiet,
-        )
-        if profile == "ssh":
-            with one_line(ClusterError):
-                ssh.before_controller(cluster)
+    click.echo("Starting JupyterLab …")
     with JupyterLab(last_used(folder)) as lab:
         try:
-            if cluster:
-                cluster.start_cluster_sync()
-            address = lab.wait_until_it_serves()
-            if cluster:
-                connect(ranks).close()
-            else:
-                click.echo(f"{PROFILE}={profile}: each notebook starts its own ranks.")
-            click.echo(f"JupyterLab: {address}\nIts log: {lab.log}\nCtrl-C ends JupyterLab and the ranks.")
+            address = lab.wait_until_it_serves(timeout_s)
+            settings = [f"{name}={os.environ[name]}" for name in (RANKS, PROFILE) if os.environ.get(name)]
+            for_notebooks = f" ({', '.join(settings)})" if settings else ""
+            click.echo(
+                f"JupyterLab: {address}\nIts log: {lab.log}\n"
+                f"Each notebook starts its ranks in its cell with connect(){for_notebooks}.\n"
+                f"Ctrl-C ends JupyterLab and the ranks."
+            )
             _wait_for_an_end(lab)
         finally:
             ignore_signals()
             click.echo("Stopping …")
-            lab.process.terminate()  # ends while the engines do
-            if cluster:
-                if Path(cluster.cluster_file).exists():  # it names engines started since by kernels
-                    clusters.attach(Path(cluster.cluster_file)).stop_engines_sync()
-                cluster.stop_engines_sync()  # before the controller, which waits for its engines
-                cluster.stop_controller_sync()
+
+
+def _let_notebooks_know(ranks: int | None) -> None:
+    """Set the environment variables by which connect() in the notebooks knows the ranks and the profile.
+
+    Raise ClickException if the profile does not exist, or if a machine of the host file is not ready.
+    """
+    if ranks is not None:
+        os.environ[RANKS] = str(ranks)
+    hosts = click.get_current_context().meta.get(HOSTS)
+    if hosts:
+        from labkit.cluster import ssh  # noqa: PLC0415  (--help must not wait for it)
+        from labkit.cluster.errors import ClusterError  # noqa: PLC0415
+
+        with one_line(ClusterError):
+            ssh.prepare(hosts.absolute(), ranks)
+        os.environ.update({PROFILE: "ssh", ssh.FILE: str(hosts.absolute())})
+    elif os.environ.get(PROFILE):
+        from labkit.cluster import clusters  # noqa: PLC0415
+        from labkit.cluster.errors import ClusterError  # noqa: PLC0415
+
+        with one_line(ClusterError):
+            clusters.check_profile(os.environ[PROFILE])
 
 
 def _prepare_elsewhere(folder: Path) -> None:
@@ -204,8 +258,9 @@ def _prepare_elsewhere(folder: Path) -> None:
 
     So what reads notebooks does not stay in memory for the hours that this program runs.
     """
-    words = ["-m", "labkit", "lab", "--copy-only", f"--folder={folder}"]
-    if status := subprocess.run([sys.executable, *words], check=False).returncode:
+    words = ["-P", "-m", "labkit", "lab", "--copy-only", f"--folder={folder}"]
+    status = subprocess.run([sys.executable, *words], check=False).returncode
+    if status:
         sys.exit(status)
 
 

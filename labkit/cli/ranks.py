@@ -21,7 +21,7 @@ import click
 from labkit.children import ChildError, run_child
 from labkit.cli.inputs import MOST_RANKS, InputError, InputFile, Whole, one_line, printable
 from mpiwatch import launch
-from mpiwatch.processes import STOP_SIGNALS, print_error
+from mpiwatch.processes import STOP_SIGNALS, print_error, without_job
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -80,7 +80,7 @@ def mpiexec(ranks: int | None, *files: str) -> list[str]:
         with one_line(ClusterError):
             machines = ssh.prepare(path.absolute(), ranks, files)
         os.environ[ssh.MACHINES] = json.dumps(machines)
-        return [sys.executable, "-m", "labkit.cluster.ssh", "-n", str(len(machines["hosts"]))]
+        return [sys.executable, "-P", "-m", "labkit.cluster.ssh", "-n", str(len(machines["hosts"]))]
     found = launch.mpiexec()
     if not shutil.which(found):
         raise click.ClickException(
@@ -100,9 +100,9 @@ def on_ranks(ranks: int | None, deadline_s: float | None) -> None:
     stop_at_signals()
     try:
         done = run_child(
-            [*starter, sys.executable, "-m", "labkit", *sys.argv[1:]],
+            [*starter, sys.executable, "-P", "-m", "labkit", *sys.argv[1:]],
             deadline_s=deadline_s,
-            environment={**os.environ, **launch.one_machine(), STARTED: "1"},
+            environment={**without_job(os.environ), **launch.one_machine(), STARTED: "1"},
             capture=False,
             check=False,
         )

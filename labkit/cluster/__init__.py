@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +19,30 @@ RANKS, PROFILE = "LABKIT_RANKS", "LABKIT_PROFILE"
 
 
 def __getattr__(name: str) -> Any:
-    """Import the functions when they are used: engines and new kernels do not need ipyparallel's client."""
+    """Import the functions when they are used: engines and new kernels do not need ipyparallel's client.
+
+    They and what they need are imported from the environment alone: a file psutil.py beside the notebook must
+    not take the place of a package.
+    """
     module = {"connect": "connection", "last_hang": "magics"}.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"labkit.cluster.{module}"), name)
+    places = sys.path.copy()
+    sys.path[:] = [place for place in places if place not in ("", os.getcwd())]
+    try:
+        return getattr(import_module(f"labkit.cluster.{module}"), name)
+    finally:
+        sys.path[:] = places
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Let `%%px` say what to do in a kernel that starts: it has no engines yet.
+    """Prepare a kernel that starts.
 
     cluster_profiles/mpi/ipython_kernel_config.py loads this package into each kernel of the environment.
     """
-    from labkit.cluster import errors  # noqa: PLC0415
-
-    errors.refuse_cells(shell, errors.NO_ENGINES)
+    # One click on JupyterLab's debugger would let debugpy replace the functions that start processes, for
+    # good: each Python program that this kernel starts would wait for a debugger. ipykernel has imported
+    # debugpy by now, where it is installed.
+    debugpy = sys.modules.get("debugpy")
+    if debugpy is not None:
+        debugpy.configure(subProcess=False)

@@ -1,4 +1,4 @@
-"""The clusters of this machine: find those that run, start and stop this notebook's own, in a chosen profile.
+"""The clusters of this machine: find one that a person has started, start this notebook's own, stop it.
 
 A profile says where the ranks run. The lab installs settings for each, which IPython knows by the same name;
 `mpi` is IPython's default profile.
@@ -13,9 +13,11 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ipyparallel as ipp
 import psutil
@@ -23,30 +25,66 @@ from ipyparallel.cluster.launcher import LocalControllerLauncher
 from IPython.core.profiledir import ProfileDir
 from IPython.paths import get_ipython_dir
 
+from labkit import limits
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster import slurm, ssh
+from labkit.cluster.engine_lock import EngineLock
 from labkit.cluster.errors import ClusterError
-from labkit.cluster.ownership import Claim
 from labkit.cluster.supervisor import cluster_files, supervised
 from mpiwatch.processes import alive, remove
+from mpiwatch.report import counted
 
 DEFAULT_PROFILE = "mpi"
 SETTINGS = "ipcluster_config.py"
 INSTALLED = Path(sys.prefix, "share", "labkit", "cluster_profiles")
 # A cluster that a notebook starts is named after its kernel: no other notebook uses it. Machines may share a
 # home folder, so the machine is part of the name.
-THIS_PROCESS = f"{socket.gethostname()}-{os.getpid()}"
-OWN = f"notebook-{THIS_PROCESS}"
-# `labkit lab` sets this environment variable to the id of its cluster, for the kernels of its JupyterLab.
-CHOSEN = "LABKIT_CLUSTER"
-LAB = "lab-"  # followed by THIS_PROCESS of `labkit lab`
+OF_A_NOTEBOOK = "notebook-"
+OWN = f"{OF_A_NOTEBOOK}{socket.gethostname()}-{os.getpid()}"
 CONTROLLERS = {"ipyparallel.controller", "labkit.cluster.controller"}
 
 quiet = logging.getLogger("labkit.cluster")
 quiet.addHandler(logging.NullHandler())
 quiet.propagate = False
 
-own_cluster: ipp.Cluster | None = None  # the cluster that this kernel has started
+
+@dataclass(frozen=True)
+class Engines:
+    """The engines that a kernel has: those of its own cluster, or of a person's, whose lock it holds."""
+
+    cluster: ipp.Cluster
+    n: int
+    profile: str
+    lock: EngineLock | None  # None for the kernel's own cluster
+
+    def are_wanted(self, n: int, profile: str, hosts: Sequence[str]) -> bool:
+        """Return whether their controller runs, and they are what connect() asks for."""
+        if (self.n, self.profile) != (n, profile) or not are_on(Path(self.cluster.cluster_file), hosts):
+            return False
+        return self.cluster.controller is not None and is_up(self.cluster.controller)
+
+    def __str__(self) -> str:
+        if self.lock is None:
+            return "this notebook's cluster"
+        controller = private.process_of(self.cluster.controller)
+        since = controller.create_time() if controller is not None else time.time()
+        return f"still connected to {described(self.cluster.cluster_id, since)}"
+
+
+class Obtained(NamedTuple):
+    """The engines for connect(), and where they come from.
+
+    `origin`: a phrase for the line that connect() prints. `are_started`: this call has started them.
+    `were_here`: this kernel had them before, and their variables are its own.
+    """
+
+    cluster: ipp.Cluster
+    origin: str
+    are_started: bool = False
+    were_here: bool = False
+
+
+kernels_engines: Engines | None = None
 
 
 class SupervisedControllerLauncher(LocalControllerLauncher):
@@ -67,30 +105,46 @@ class SupervisedControllerLauncher(LocalControllerLauncher):
         return [*supervised("controller"), *command] if self.parent.shutdown_atexit else command
 
 
-def find_or_start(n: int, profile: str, only_own: bool, hosts: str | None) -> tuple[ipp.Cluster, str, bool]:
-    """Return a cluster for n engines, a phrase that says where it comes from, and whether it is new.
+def obtain(n: int, profile: str, hosts: str | None) -> Obtained:
+    """Return n engines for this kernel, which from then on holds them.
 
-    Of the clusters that run, one whose engines this notebook uses already comes first, then one with free
-    engines, then one that another notebook holds without running a cell on it, then a busy one.
+    It keeps those that it has. Else it takes those of a cluster that a person has started from this
+    environment, if no other kernel holds them. Else it starts its own.
     """
-    global own_cluster  # noqa: PLW0603
+    global kernels_engines  # noqa: PLW0603
     ipython_profile = prepare_profile(profile, n)
-    found = [path for path, size in running(profile) if size == n]
-    if profile == "ssh" and hosts:  # not a cluster on other machines
-        wanted = ssh.hosts_of_ranks(ssh.host_file(hosts), n)
-        found = [path for path in found if ssh.hosts_of(path) in ([], wanted)]
-    if own_cluster is not None and Path(own_cluster.cluster_file) in found:
-        return own_cluster, "this notebook's cluster", False
-    if found and not only_own:
-        path = min(found, key=lambda path: Claim(str(path.parent.parent), id_of(path)).preference())
-        return attach(path), f"connected to the running cluster {path.stem.removesuffix('-')}", False
-    stop_own_cluster()  # if there is one, it has another size, or its controller has died
-    own_cluster = ipp.Cluster(n=n, cluster_id=OWN, profile=ipython_profile, parent=None, log=quiet)
+    hosts_of_ranks = ssh.hosts_of_ranks(ssh.host_file(hosts), n) if profile == "ssh" and hosts else []
+    if kernels_engines is not None and kernels_engines.are_wanted(n, profile, hosts_of_ranks):
+        return Obtained(kernels_engines.cluster, str(kernels_engines), were_here=True)
+    reasons = []
+    for cluster in clusters_of_persons(profile):
+        if cluster.n != n or not are_on(cluster.file, hosts_of_ranks):
+            continue
+        lock = EngineLock(cluster_files(str(cluster.file.parents[1]), cluster.id)["lock"])
+        reason = cluster.why_not(lock)
+        if not reason:
+            leave()
+            kernels_engines = Engines(attach(cluster.file), n, profile, lock)
+            return Obtained(kernels_engines.cluster, f"connected to {cluster}")
+        reasons.append(reason)
+    leave()
+    if profile == DEFAULT_PROFILE:
+        for lack in limits.lacks(n):
+            raise ClusterError(f"{counted(n, 'rank')} cannot start: {lack}")
+    return start_own(n, profile, ipython_profile, hosts, reasons)
+
+
+def start_own(n: int, profile: str, ipython_profile: str, hosts: str | None, reasons: list[str]) -> Obtained:
+    """Start this kernel's own cluster. `reasons`: why it cannot have engines of those that run."""
+    global kernels_engines  # noqa: PLW0603
+    cluster = ipp.Cluster(n=n, cluster_id=OWN, profile=ipython_profile, parent=None, log=quiet)
     if hosts:
-        own_cluster.config.MPILauncher.environment[ssh.FILE] = str(ssh.host_file(hosts))
-    own_cluster.start_cluster_sync()
-    atexit.register(stop_own_cluster)
-    return own_cluster, "cluster started; it ends with this notebook", True
+        cluster.config.MPILauncher.environment[ssh.FILE] = str(ssh.host_file(hosts))
+    kernels_engines = Engines(cluster, n, profile, None)
+    cluster.start_cluster_sync()
+    atexit.register(leave)  # it runs before ipyparallel's own function, which reports what it does
+    because = f", because {' and '.join(reasons)}" if reasons else ""
+    return Obtained(cluster, f"cluster started{because}; it ends with this notebook", are_started=True)
 
 
 def client_of(cluster: ipp.Cluster) -> ipp.Client:
@@ -99,25 +153,29 @@ def client_of(cluster: ipp.Cluster) -> ipp.Client:
         return cluster.connect_client_sync()
     except RuntimeError:  # the controller ended while ipyparallel waited for it
         last = [line for line in cluster.controller.get_output().splitlines() if line][-1:]
-        if cluster is own_cluster:
-            stop_own_cluster()
+        leave()
         raise ClusterError(
             f"the cluster's controller has ended{': '.join(['', *last])}. Call connect() again: it takes "
             f"other ports, unless your ipcontroller_config.py sets them."
         ) from None
 
 
-def stop_own_cluster() -> None:
-    """Stop this kernel's cluster, engines first: a controller waits for engines that nobody stopped."""
-    global own_cluster  # noqa: PLW0603
-    atexit.unregister(stop_own_cluster)
-    if own_cluster is not None:
-        own_cluster.stop_engines_sync()
-        own_cluster.stop_controller_sync()
-        # A controller that was killed leaves these files, and the next one has the same name.
-        files = cluster_files(own_cluster.profile_dir, own_cluster.cluster_id)
-        remove([files["client"], files["engine"]])
-        own_cluster = None
+def leave() -> None:
+    """Give up the engines that this kernel has: stop its own cluster, or let others use a person's."""
+    global kernels_engines  # noqa: PLW0603
+    atexit.unregister(leave)
+    if kernels_engines is None:
+        return
+    cluster, lock = kernels_engines.cluster, kernels_engines.lock
+    kernels_engines = None
+    if lock is not None:
+        lock.release()
+        return
+    cluster.stop_engines_sync()  # first: a controller waits for engines that nobody stopped
+    cluster.stop_controller_sync()
+    # A controller that was killed leaves these files, and the next one has the same name.
+    files = cluster_files(cluster.profile_dir, cluster.cluster_id)
+    remove([files["client"], files["engine"]])
 
 
 def is_running(process: psutil.Process) -> bool:
@@ -125,36 +183,81 @@ def is_running(process: psutil.Process) -> bool:
     return process.is_running() and alive(process.pid)
 
 
-def running(profile: str) -> Iterator[tuple[Path, int | None]]:
-    """Yield the cluster file and the number of engines of each running cluster that this notebook may use."""
+def is_up(launcher: Any) -> bool:
+    """Return whether a controller or a set of engines is up or starting, as far as this machine knows."""
+    process = private.process_of(launcher)
+    # Without a process on this machine, trust what the launcher reports.
+    return bool(launcher.running) if process is None else is_running(process)
+
+
+def are_on(cluster_file: Path, hosts: Sequence[str]) -> bool:
+    """Return whether a cluster's ranks are on these hosts, as far as that is known; without hosts, always."""
+    return not hosts or ssh.hosts_of(cluster_file) in ([], hosts)
+
+
+def described(cluster_id: str, since: float) -> str:
+    """Return the words for a running cluster: its id, and since when it runs, in seconds of the clock."""
+    start = time.localtime(since)
+    is_of_today = start[:3] == time.localtime()[:3]
+    when = time.strftime("%H:%M" if is_of_today else "%d %b %H:%M", start)
+    return f"the running cluster{' ' if cluster_id else ''}{cluster_id}, up since {when}"
+
+
+class PersonsCluster(NamedTuple):
+    """A running cluster that no notebook has started.
+
+    `n`: the number of its engines, None if it is not known. `python`: the program that runs the controller.
+    `since`: when the controller was started, in seconds of the clock.
+    """
+
+    file: Path
+    n: int | None
+    python: str
+    since: float
+
+    @property
+    def id(self) -> str:
+        """Return the id of the cluster; empty for a plain `ipcluster start`."""
+        return self.file.stem.removeprefix("cluster-")
+
+    def __str__(self) -> str:
+        return described(self.id, self.since)
+
+    def why_not(self, lock: EngineLock) -> str:
+        """Return why this kernel cannot have its engines; if it can, lock them and return an empty text."""
+        if not in_one_folder(self.python, sys.executable):
+            return f"{self}, belongs to another environment ({os.path.dirname(self.python)})"
+        try:
+            return "" if lock.acquire() else f"another notebook uses {self}"
+        except OSError as error:
+            return f"{self}, cannot be locked ({error.strerror}: {lock.path})"
+
+
+def in_one_folder(program: str, other: str) -> bool:
+    """Return whether two programs are in one folder: each environment has its own `bin`."""
+    try:
+        return os.path.samefile(os.path.dirname(program), os.path.dirname(other))
+    except OSError:
+        return False
+
+
+def clusters_of_persons(profile: str) -> Iterator[PersonsCluster]:
+    """Yield the running clusters of a profile, without those that notebooks have started."""
     paths = [path for folder in private.profile_dirs() for path in folder.glob("security/cluster-*.json")]
-    for path in sorted(paths, key=lambda path: (id_of(path) != os.environ.get(CHOSEN), path)):
+    for path in sorted(paths):
         name = path.parent.parent.name.removeprefix("profile_")
-        if (name if name in profiles() else DEFAULT_PROFILE) != profile or belongs_to_another(id_of(path)):
+        if (name if name in profiles() else DEFAULT_PROFILE) != profile:
             continue
         try:
             state = json.loads(path.read_text())
             controller = psutil.Process(private.controller_pid(state) or 0)
-            is_controller = not CONTROLLERS.isdisjoint(
-                controller.cmdline()
-            )  # its pid may be another's by now
+            words, since = controller.cmdline(), controller.create_time()
         except (OSError, ValueError, psutil.Error):  # just removed, not written completely yet, or ended
             continue
-        if is_controller:
-            yield path, private.size_of(state)
-
-
-def belongs_to_another(cluster_id: str) -> bool:
-    """Return whether a cluster ends with another notebook, or with a JupyterLab that is not this kernel's."""
-    chosen = os.environ.get(CHOSEN, cluster_id)  # outside of `labkit lab`, as in VS Code, any will do
-    return (cluster_id.startswith("notebook-") and cluster_id != OWN) or (
-        cluster_id.startswith(LAB) and cluster_id != chosen
-    )
-
-
-def id_of(path: Path) -> str:
-    """Return the id of the cluster that a cluster file describes; empty for a plain `ipcluster start`."""
-    return path.stem.removeprefix("cluster-")
+        cluster = PersonsCluster(path, private.size_of(state), words[0] if words else "", since)
+        is_controller = not CONTROLLERS.isdisjoint(words)  # its pid may be another process's by now
+        if is_controller and not cluster.id.startswith(OF_A_NOTEBOOK):
+            yield cluster
 
 
 def attach(path: Path) -> ipp.Cluster:

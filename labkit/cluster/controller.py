@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -44,6 +45,11 @@ class Controller(IPController):
         """Sign messages even if they are encrypted; otherwise, each client warns about unsigned messages."""
         self.config.Session.key = uuid4().hex.encode()
         super().initialize(argv)
+
+    def to_work_dir(self) -> None:
+        """Import nothing from the folder of the notebook: a file queue.py may be there."""
+        super().to_work_dir()
+        sys.path[:] = [place for place in sys.path if place]
 
     def next_port(self, pool_name: str = "common") -> int:
         """Return a free port, which from now on only this program's listeners can use.

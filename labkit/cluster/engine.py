@@ -49,10 +49,35 @@ def run_engine() -> None:
     """
     from ipyparallel.engine import app  # noqa: PLC0415  (`import_all` comes first)
 
+    class Engine(app.IPEngine):
+        """An engine whose cells import modules as those of a kernel do.
+
+        `to_work_dir` and `init_engine` are not documented; both put the current folder before all modules.
+        """
+
+        def to_work_dir(self) -> None:
+            super().to_work_dir()
+            put_folder_behind_python()
+
+        def init_engine(self) -> None:
+            super().init_engine()
+            put_folder_behind_python()
+
     app.start_nanny = fork_nanny()  # now, before MPI, threads and sockets exist
     if (mpi := sys.modules.get("mpi4py.MPI")) is not None:  # else the engine initialises it as it imports it
         mpi.Init_thread()
-    app.main()
+    Engine.launch_instance()
+
+
+def put_folder_behind_python() -> None:
+    """Let cells import modules from the current folder, but after Python's own, as IPython does in kernels.
+
+    So `import helper` finds the student's helper.py, and random.py does not take the place of Python's own,
+    which the lab needs. Before, modules come from the environment alone (the option -P).
+    """
+    sys.path[:] = [place for place in sys.path if place]
+    packages = (number for number, place in enumerate(sys.path) if place.endswith("-packages"))
+    sys.path.insert(next(packages, len(sys.path)), "")
 
 
 def fork_nanny() -> Any:

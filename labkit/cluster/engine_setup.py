@@ -22,13 +22,17 @@ IN_USE = re.compile(r"_[0-9a-f]{8}_.*_(f|args|kwargs|result)$")
 
 @dataclass(frozen=True)
 class RankInfo:
-    """What a rank reports about itself; `library` is the MPI library that its mpi4py has loaded."""
+    """What a rank reports about itself.
+
+    `library` is the MPI library that its mpi4py has loaded, `prefix` the environment of its Python.
+    """
 
     rank: int
     size: int
     pid: int
     host: str
     library: str
+    prefix: str
 
 
 def rank_info() -> RankInfo:
@@ -57,7 +61,8 @@ def rank_info() -> RankInfo:
         shorten_tracebacks(shell)
     name, version = MPI.get_vendor()
     library = f"{name} {'.'.join(map(str, version))}"
-    return RankInfo(comm.rank, comm.size, os.getpid(), node_name(socket.gethostname()), library)
+    host = node_name(socket.gethostname())
+    return RankInfo(comm.rank, comm.size, os.getpid(), host, library, sys.prefix)
 
 
 def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[str, list[str]]:

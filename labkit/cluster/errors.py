@@ -1,4 +1,4 @@
-"""What `connect()` and `%%px` raise in a notebook, and `%%px` in a notebook without engines.
+"""What `connect()` and `%%px` raise in a notebook.
 
 IPython shows each error as one message, without a traceback.
 """
@@ -6,15 +6,8 @@ IPython shows each error as one message, without a traceback.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from mpiwatch.report import wrapped
-
-NO_ENGINES = "there are no engines yet: run the notebook's cell with `connect()` first."
-NOT_CONNECTED = (
-    "this notebook has no engines, because `connect()` failed. Do what its message says, then run its cell "
-    "again."
-)
 
 
 class ShownError(BaseException):
@@ -57,15 +50,3 @@ class CellStopped(ShownError, KeyboardInterrupt):
     """The user stopped the cell. The message says what each rank was doing."""
 
     name = "KeyboardInterrupt"
-
-
-def refuse_cells(shell: Any, message: str) -> None:
-    """Let `%%px` and its relatives raise ClusterError with this message until `connect()` replaces them."""
-
-    def px(line: str, cell: str | None = None) -> None:
-        """Run a cell on the ranks, after `connect()`."""
-        raise ClusterError(message)
-
-    shell.register_magic_function(px, "line_cell", "px")
-    for name in ("autopx", "pxconfig", "pxresult"):
-        shell.register_magic_function(px, "line", name)

@@ -18,7 +18,7 @@ from IPython import get_ipython
 
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster import live_view, output
-from labkit.cluster.errors import CellHung, ClusterError, RankDied
+from labkit.cluster.errors import CellHung, RankDied
 from labkit.cluster.failures import error_of, failures, failures_in, hang_report
 from labkit.cluster.ranks import Ranks
 from mpiwatch.report import Report, runs, wrapped
@@ -187,12 +187,9 @@ def text_of_error(ranks: Ranks, error: RemoteError) -> list[str] | None:
     `%%px` raises errors of its own. This is for those of the client: of `apply`, `map`, a result's `get`.
     """
     found = failures_in(error)
-    died: RankDied | CellHung | ClusterError | None = None
+    died: RankDied | CellHung | None = None
     if any(failure.name == "EngineError" for failure in found):
-        try:
-            died = ranks.death()
-        except ClusterError as displaced:
-            died = displaced
+        died = ranks.death()
     shown = died or (error_of(found) if hang_report(found) is not None else None)
     return shown._render_traceback_() if shown is not None else None
 

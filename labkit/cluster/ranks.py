@@ -12,14 +12,13 @@ from typing import Any
 
 import ipyparallel as ipp
 from ipyparallel.error import NoEnginesRegistered
-from IPython import get_ipython
 
+from labkit import limits
 from labkit.cluster import clusters, ssh
 from labkit.cluster import ipyparallel_private as private
 from labkit.cluster.engine_setup import RankInfo, leftovers, renew_comm
-from labkit.cluster.errors import CellHung, CellStopped, ClusterError, RankDied
+from labkit.cluster.errors import CellHung, CellStopped, RankDied
 from labkit.cluster.failures import failures, hang_report, leftover_lines, tracebacks
-from labkit.cluster.ownership import Claim
 from labkit.cluster.slurm import Job
 from labkit.cluster.supervisor import cluster_files, exits_in
 from mpiwatch import HANG_EXIT_CODE
@@ -44,12 +43,7 @@ class Ranks:
     """The ranks behind a client, as they were when `connect()` returned."""
 
     def __init__(
-        self,
-        client: ipp.Client,
-        cluster: ipp.Cluster,
-        infos: list[RankInfo],
-        recorder: str,
-        claim: Claim,
+        self, client: ipp.Client, cluster: ipp.Cluster, infos: list[RankInfo], recorder: str
     ) -> None:
         self.client = client
         self.pids = {info.pid: info.rank for info in infos}
@@ -61,7 +55,6 @@ class Ranks:
         self.cell_start = 0  # the size of `reports` when the last cell began
         self.job = Job(cluster)
         self.machines = ssh.hosts_of(Path(cluster.cluster_file))
-        self.claim = claim
         self.recorder = FlightRecorder(recorder) if recorder and os.path.exists(recorder) else None
         self.controller = private.process_of(cluster.controller)
         self.ended_because = ""  # set when this notebook has ended the engines
@@ -102,18 +95,10 @@ class Ranks:
             raise RankDied(self.ended_because)
 
     def prepare(self) -> None:
-        """Raise if another notebook has the engines, or if the controller or a rank has ended.
+        """Raise if the controller or a rank has ended.
 
-        Otherwise no notebook can take the engines from this one until its cell ends. After a cell that failed
-        on any rank, all ranks continue on fresh communicators.
+        After a cell that failed on any rank, let all ranks continue on fresh communicators.
         """
-        if get_ipython() is not None:
-            try:
-                self.claim.hold()
-            except ClusterError:
-                if self.claim.other() is None:  # the engines may have ended, which explains more
-                    self.check_engines()
-                raise
         self.check_engines()
         self.renew_if_due()
         self.cell_start = size(self.reports)
@@ -156,15 +141,16 @@ class Ranks:
             return RankDied(self.ended_because)
         if self.controller is not None and not clusters.is_running(self.controller):
             # No answer would ever arrive.
-            return RankDied(f"the cluster's controller has ended, and the engines with it. {ADVICE}")
+            return RankDied(
+                f"the cluster's controller has ended, and the engines with it, as after STOP in JupyterLab's "
+                f"cluster panel or `ipcluster stop`. {ADVICE}"
+            )
         ranks = sorted(self.pids.values())
         if set(self.client.ids) == set(ranks) and not self.job.state().is_ending:
             return None
         on_several_machines = self.job.is_slurm or self.machines
         wait_until(lambda: not self.client.ids, LOST_S if on_several_machines else NOTICE_S)
         gone = [rank for rank in ranks if rank not in self.client.ids]
-        if get_ipython() is not None and self.claim.other() is not None:
-            self.claim.hold()  # raises: another notebook has ended them
         if on_several_machines and self.client.ids:
             kill_engines(self.client)
             if set(self.client.ids) == set(ranks):
@@ -181,6 +167,8 @@ class Ranks:
                 how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
             others = ", and MPI ended the other ranks with it" if len(ranks) > 1 else ""
             cause = f"rank {self.pids[pid]} {how}{others}"
+            if code == -signal.SIGBUS:
+                cause += f". {limits.after_a_bus_error().removesuffix('.')}"
         return RankDied(f"{cause or f'{ranks_phrase(gone or ranks)} ended'}. {ADVICE}")
 
     def last_words(self) -> str:

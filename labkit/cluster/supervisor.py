@@ -41,9 +41,9 @@ def supervised(role: str) -> list[str]:
 def cluster_files(profile_dir: str, cluster_id: str) -> dict[str, str]:
     """Return the paths of the files that describe an ipyparallel cluster and its ranks.
 
-    ipyparallel writes `cluster`, `client`, `engine` and `engines`; the lab writes `owner` (the notebook that
-    uses the engines), `exits` (how each rank ended), `reports` (hang reports, one line of JSON each), `job`
-    (the state of the engines' SLURM job) and `hosts` (by ssh: the host of each rank).
+    ipyparallel writes `cluster`, `client`, `engine` and `engines`. The lab writes `lock` (locked by the
+    kernel that has the engines), `exits` (how each rank ended), `reports` (hang reports, one line of JSON
+    each), `job` (the state of the engines' SLURM job) and `hosts` (by ssh: the host of each rank).
     """
     security, log = f"{profile_dir}/security", f"{profile_dir}/log"
     controller = f"{security}/ipcontroller-{cluster_id}" if cluster_id else f"{security}/ipcontroller"
@@ -52,7 +52,7 @@ def cluster_files(profile_dir: str, cluster_id: str) -> dict[str, str]:
         "client": f"{controller}-client.json",
         "engine": f"{controller}-engine.json",
         "engines": f"{log}/engines{cluster_id}.json",
-        "owner": f"{log}/owner-{cluster_id}",
+        "lock": f"{log}/lock-{cluster_id}",
         "exits": f"{log}/exits-{cluster_id}",
         "reports": f"{log}/reports-{cluster_id}",
         "job": f"{log}/job-{cluster_id}",
@@ -127,11 +127,14 @@ def main(arguments: list[str]) -> int:
     processes.remove([files[name] for name in old])
     if role != "controller":
         os.environ[forking.EXITS] = files["exits"]
+    if role == "engines":  # not as a job: on this machine, or where the profile says
+        for name in os.environ.keys() - processes.without_job(os.environ).keys():
+            del os.environ[name]
     if role == "engines" and command[0] != sys.executable and LINUX:  # no launcher of other machines
         me = os.getpid()
         with forking.listen() as listener:
             subprocess.Popen(
-                [sys.executable, "-m", "labkit.cluster.engine", forking.SERVE],
+                [sys.executable, "-P", "-m", "labkit.cluster.engine", forking.SERVE],
                 stdin=listener.fileno(),
                 preexec_fn=lambda: die_with_parent(signal.SIGKILL, me),  # noqa: PLW1509
             )
@@ -141,6 +144,8 @@ def main(arguments: list[str]) -> int:
         GRACE_S[role],
         signal.SIGTERM if role == "job" else processes.end_signal(command[0]),
         lambda pid, stopped: files_to_remove(role, watched, pid, stopped),
+        # `Cluster.signal_engines(SIGINT)` is for the ranks, as without the lab. ipyparallel stops by SIGTERM.
+        stop_signals=(signal.SIGTERM, signal.SIGHUP) if role == "engines" else processes.STOP_SIGNALS,
     )
 
 

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from labkit import limits
 from labkit.doctor.trials import Finding, Outcome, fault, finish, note, ok, start, start_probe
 from labkit.units import MIB
 from mpiwatch import launch, processes
@@ -51,7 +52,11 @@ def examine(environment: Mapping[str, str]) -> list[Finding]:
     `environment` is the user's own, without the lab's settings.
     """
     n = RANKS
-    lab_environment = {**environment, **launch.settings(), **launch.one_machine(environment)}
+    lab_environment = {
+        **processes.without_job(environment),
+        **launch.settings(),
+        **launch.one_machine(environment),
+    }
     forgotten = processes.forgotten_segments()
     typed_mpiexec = shutil.which("mpiexec", path=environment.get("PATH"))
     library_probe = start_probe("library", environment)
@@ -74,6 +79,7 @@ def examine(environment: Mapping[str, str]) -> list[Finding]:
     check("settings", settings)
     check("segments", segments, forgotten)
     check("shared memory", shared_memory, n)
+    check("limits", user_limits, n)
 
     library = finish(library_probe)
     loaded = library.records[0] if library.records else {"name": "", "file": ""}
@@ -163,21 +169,32 @@ def shared_memory(n: int, folder: str = processes.SHM) -> Finding:
         room = os.statvfs(folder)
     except FileNotFoundError:
         return ok(f"there is no {folder}: MPI uses files or System V segments")
+    if room.f_flag & os.ST_RDONLY or not os.access(folder, os.W_OK):
+        why = "Ranks of MPICH share memory there, and cannot start; Open MPI uses files instead."
+        return fault(f"{folder} cannot be written", why, limits.remedy_for_shared_memory())
     free, total = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
     found = f"{free // MIB} MiB of {total // MIB} MiB are free in {folder}"
     if free > n * AMPLE:
         return ok(found)
     if total > 2 * n * AMPLE:  # large enough, but full
         fix = f"ls -lS {shlex.quote(folder)}   (remove what no running program needs)"
-    elif any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")):
-        fix = "start the container with --shm-size=1g"
     else:
-        fix = f"sudo mount -o remount,size=1g {shlex.quote(folder)}"
+        fix = limits.remedy_for_shared_memory(folder)
     if free < n * REQUIRED:
         why = f"{n} ranks need up to {n * REQUIRED // MIB} MiB; with less a signal (bus error) kills them."
         return fault(found, why, fix)
     why = f"It is enough for {n} ranks of MPICH; Open MPI, more ranks or a second notebook may need more."
     return note(found, why, fix)
+
+
+def user_limits(n: int) -> Finding:
+    """Check that this user may open as many files, and start as many processes, as n ranks need."""
+    for lack in (limits.open_files(n), limits.tasks(n)):
+        if lack is not None:
+            return fault(
+                lack.what, "connect() and programs on ranks do not start, or end at once.", lack.remedy
+            )
+    return ok(f"enough open files, processes and threads for {n} ranks")
 
 
 def host_name(outcome: Outcome) -> Finding:

@@ -73,7 +73,7 @@ def start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.
 
 def start_probe(name: str, environment: Mapping[str, str], *launcher: str) -> subprocess.Popen[str]:
     """Start a probe as one process, or by a launcher such as `mpiexec -n 4`."""
-    return start([*launcher, sys.executable, "-m", "labkit.doctor.trials", name], environment)
+    return start([*launcher, sys.executable, "-P", "-m", "labkit.doctor.trials", name], environment)
 
 
 def finish(trial: subprocess.Popen[str]) -> Outcome:

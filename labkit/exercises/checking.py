@@ -191,7 +191,7 @@ def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Ver
         }
         with scratch_folder(parent) as folder:
             # A judge that is not forked gets a supervisor, so that it, too, ends with this process.
-            alone = [*supervised(remove=str(folder)), sys.executable, "-m"]
+            alone = [*supervised(remove=str(folder)), sys.executable, "-P", "-m"]
             process: Any = subprocess.Popen(
                 [*(forking.stand_in() if forks else alone), JUDGE, str(folder)],
                 env={**clean_environment(), forking.ADDRESS: forks},
@@ -259,7 +259,7 @@ def _forks() -> tuple[str, str | None]:
             os.killpg(known.process.pid, signal.SIGCONT)  # a student's code may have stopped it
         else:
             folder = known.folder if known else tempfile.mkdtemp(prefix="labkit-exercises-")
-            command = [sys.executable, "-m", FORKED, forking.SERVE, str(os.getpid())]
+            command = [sys.executable, "-P", "-m", FORKED, forking.SERVE, str(os.getpid())]
             try:
                 with forking.listen() as listener:
                     process = start_child(

@@ -61,7 +61,8 @@ def _serve(starter: int = 0) -> NoReturn:
     """Fork a process for each stand-in; in the process, run its module."""
     sys.argv[:] = forking.serve(starter)
     set_readable(True)  # a rank; a judge closes itself again
-    sys.path[0] = os.getcwd()
+    if not starter:  # a rank, in the folder of its job; a judge is in the student's folder
+        sys.path.insert(0, os.getcwd())
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     sys.exit()
 

@@ -99,7 +99,7 @@ def write_agent() -> None:
 
 def start_holder(token: str, owner: int, bandwidths: list[int]) -> None:
     """Start the process that holds the hosts; return when they are up. Raise HostsError if it fails."""
-    command = [sys.executable, "-m", "labkit.hosts.holder", str(owner), *map(str, bandwidths)]
+    command = [sys.executable, "-P", "-m", "labkit.hosts.holder", str(owner), *map(str, bandwidths)]
     environment = {**os.environ, TOKEN: token, FOLDER: str(folder()), "PATH": search_path()}
     global own_holder  # noqa: PLW0603
     holder = subprocess.Popen(

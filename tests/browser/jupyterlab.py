@@ -33,7 +33,6 @@ class Lab:
 
     def __init__(self, folder: Path, process: subprocess.Popen[bytes], output: Path) -> None:
         self.folder = folder
-        # The last line is printed once the engines are there, too.
         has_ended = lambda: "Ctrl-C ends" in output.read_text() or process.poll() is not None  # noqa: E731
         wait_until(has_ended, f"`labkit lab` says where JupyterLab is: {output}")
         line = re.search(r"JupyterLab: (\S+)\?token=(\w+)", output.read_text())

@@ -1,4 +1,4 @@
-"""JupyterLab's cluster panel: it lists the lab's ranks and starts others, which `connect()` finds."""
+"""JupyterLab's cluster panel: it lists a notebook's ranks and starts others, which `connect()` finds."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ pytestmark = pytest.mark.browser
 
 def test_connect_finds_a_cluster_that_the_panel_has_started(lab: Lab, page: Page) -> None:
     two = CONNECT.replace("n=4", "n=2")
-    notebook = open_notebook(lab, page, lab.write("panel.ipynb", two, "%px print(comm.allreduce(1))"))
+    cells = [CONNECT, two, "%px print(comm.allreduce(1))", "%px print(comm.allreduce(2))"]
+    notebook = open_notebook(lab, page, lab.write("panel.ipynb", *cells))
+    notebook.run(0)
     page.locator("[role=tab][data-id=ipp-cluster-launcher]").click()
     clusters = page.locator(".ipp-ClusterListingItem")
-    clusters.filter(has_text="default:lab-").filter(has_text="Number of engines: 4").wait_for()
+    clusters.filter(has_text="default:notebook-").filter(has_text="Number of engines: 4").wait_for()
 
     page.locator(".ipp-Sidebar, #ipp-cluster-launcher").get_by_text("NEW", exact=True).click()
     dialog = page.locator(".jp-Dialog")
@@ -30,10 +32,11 @@ def test_connect_finds_a_cluster_that_the_panel_has_started(lab: Lab, page: Page
     mine.locator(".ipp-ClusterListingItem-start").click()
     mine.filter(has_text="State: running").filter(has_text="Number of engines: 2").wait_for()
 
-    assert "running cluster cluster-mine" in notebook.run(0)
-    assert notebook.run(1).count("2") >= 2
+    assert "connected to the running cluster mine, up since" in notebook.run(1)
+    assert notebook.run(2).count("2") >= 2
 
     mine.get_by_text("STOP", exact=True).click()
     page.locator(".ipp-ClusterListingItem", has_text="default:mine").filter(
         has_text="State: running"
     ).wait_for(state="detached")
+    assert "as after STOP in JupyterLab's cluster panel" in notebook.run(3)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import click
 import pexpect
 import pytest
 
+from labkit.cli import lab as lab_command
 from labkit.cli.lab import JupyterLab, command, transport
 from labkit.cluster import PROFILE, RANKS
-from labkit.cluster.clusters import CHOSEN
 from labkit.exercises.exercise import ORIGINALS
 from tests.cluster.lab_session import Server, ServerKernel
 from tests.cluster_fixtures import DEADLINE_S, World, wait_until
@@ -27,13 +30,15 @@ FIRST = "00_meet_the_cluster.ipynb"
 COMMAND = [sys.executable, "-m", "labkit", "lab", "-n", "2"]
 TERMINAL = """\
 my-notebooks: your own copies of the notebooks
-Starting JupyterLab and 2 MPI ranks …
-2 ranks, one MPI world, [^\n]*
-JupyterLab: (?P<server>http://\\S+/)lab/tree/my-notebooks/00_meet_the_cluster.ipynb\\?token=(?P<token>\\w+)
+Starting JupyterLab …
+(JupyterLab is still loading [^\n]*
+)*JupyterLab: (?P<server>http://\\S+/)lab/tree/my-notebooks/00_meet_the_cluster.ipynb\\?token=(?P<token>\\w+)
 Its log: (?P<log>\\S+)
+Each notebook starts its ranks in its cell with connect\\(\\) \\(LABKIT_RANKS=2\\).
 Ctrl-C ends JupyterLab and the ranks.
 """
-CONNECT = "from labkit.cluster import connect\nrc = connect(2)"
+CONNECT = "from labkit.cluster import connect\nrc = connect(n=4)"  # LABKIT_RANKS says 2
+STARTED = "2 ranks, one MPI world"
 HANG = (
     "%%px\nfrom mpi4py import MPI\nif rank == 0:\n    open({mark!r}, 'w')\n    MPI.Intracomm(comm).Barrier()"
 )
@@ -78,10 +83,14 @@ def test_the_terminal_says_what_one_needs_and_nothing_else(
     server = Server(match["server"], match["token"])
     notebook = server.call("GET", f"api/contents/my-notebooks/{FIRST}")
     copied = digest(folder / "my-notebooks" / FIRST)
+    page = urllib.request.urlopen(f"{server.url}lab?token={server.token}", timeout=DEADLINE_S).read().decode()
+    config = json.loads(page.partition('id="jupyter-config-data"')[2].partition(">")[2].partition("</")[0])
+    assert "@jupyterlab/debugger-extension" in config["disabledExtensions"]
 
     runtime = Path(match["log"]).parent
     kernel = ServerKernel(world, server, f"my-notebooks/{FIRST}", runtime)
-    assert "running cluster cluster-lab-" in kernel.run(CONNECT)
+    assert world.cluster_files() == []  # no engines before connect()
+    assert STARTED in kernel.run(CONNECT)
     assert '"transport": "ipc"' in kernel.file.read_text()
     sleeping = kernel.start("import time\nprint('asleep', flush=True)\ntime.sleep(1000)")
     kernel.finish(sleeping, until="asleep")
@@ -91,7 +100,7 @@ def test_the_terminal_says_what_one_needs_and_nothing_else(
     kernel.start(HANG.format(mark=str(mark)))
     wait_until(mark.exists, "rank 0 waits in a barrier")
     kernel.restart()
-    assert "running cluster cluster-lab-" in kernel.run(CONNECT)
+    assert STARTED in kernel.run(CONNECT)
     kernels = server.call("GET", "api/kernels")
     assert [each["id"] for each in kernels] == [kernel.id]
 
@@ -111,17 +120,18 @@ def test_the_terminal_says_what_one_needs_and_nothing_else(
     assert not runtime.exists()
 
 
-def test_with_another_profile_the_notebooks_start_the_ranks(world: World, folder: Path) -> None:
+def test_the_profile_and_the_number_of_ranks_reach_the_notebooks(world: World, folder: Path) -> None:
     env = {**world.env, PROFILE: "slurm", RANKS: "2"}
     terminal = pexpect.spawn(
         *(COMMAND[0], COMMAND[1:4]), cwd=folder, env=env, timeout=DEADLINE_S, encoding="utf-8"
     )
     try:
-        terminal.expect(r"Starting JupyterLab …\r\nLABKIT_PROFILE=slurm: each notebook starts its own ranks")
         terminal.expect(r"(http://\S+/)lab/tree/\S+\?token=(\w+)\r\nIts log: (\S+)\r\n")
         url, token, log = terminal.match.groups()
         kernel = ServerKernel(world, Server(url, token), f"my-notebooks/{FIRST}", Path(log).parent)
-        assert "None 2" in kernel.run(f"import os\nprint(os.environ.get({CHOSEN!r}), os.environ[{RANKS!r}])")
+        names = f"os.environ[{PROFILE!r}], os.environ[{RANKS!r}]"
+        assert "slurm 2" in kernel.run(f"import os\nprint({names})")
+        terminal.expect(r"connect\(\) \(LABKIT_RANKS=2, LABKIT_PROFILE=slurm\)")
         assert world.cluster_files() == []
     finally:
         terminal.sendintr()
@@ -133,9 +143,38 @@ def test_with_another_profile_the_notebooks_start_the_ranks(world: World, folder
 def test_the_number_of_ranks_comes_from_the_command_line_or_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delenv(RANKS, raising=False)
+    assert command.make_context("lab", []).params["ranks"] is None
     monkeypatch.setenv(RANKS, "3")
     assert command.make_context("lab", []).params["ranks"] == 3
     assert command.make_context("lab", ["-n", "2"]).params["ranks"] == 2
+
+
+def test_stop_in_the_panel_ends_what_it_shows_and_connect_puts_it_right(
+    world: World, terminal: pexpect.spawn, tmp_path: Path
+) -> None:
+    """It ends engines of a notebook as well as those of a cluster that the panel has started."""
+    terminal.expect("Ctrl-C ends.*\n")
+    match = re.search(TERMINAL, (terminal.before + terminal.after).replace("\r\n", "\n"))
+    assert match
+    server = Server(match["server"], match["token"])
+    kernel = ServerKernel(world, server, f"my-notebooks/{FIRST}", Path(match["log"]).parent)
+    assert "cluster started" in kernel.run(CONNECT)
+    (shown,) = (each["id"] for each in server.call("GET", "ipyparallel/clusters") if each.get("controller"))
+    server.call("DELETE", f"ipyparallel/clusters/{quote(shown, safe='')}")
+    said = kernel.run("%px rank")
+    assert "as after STOP in JupyterLab's cluster panel" in said and "`connect()` again" in said, said
+
+    started = server.call("POST", "ipyparallel/clusters", {"cluster_id": "mine", "n": 2})["id"]
+    address = f"ipyparallel/clusters/{quote(started, safe='')}"
+    server.call("POST", address, {})
+    assert "connected to the running cluster mine, up since" in kernel.run(CONNECT)
+    message = kernel.start(f"%%px\nimport time\nopen(f'{tmp_path}/rank{{rank}}', 'w')\ntime.sleep(1000)")
+    wait_until(lambda: len(list(tmp_path.glob("rank*"))) == 2, "both ranks sleep")
+    server.call("DELETE", address)
+    assert "as after STOP in JupyterLab's cluster panel" in kernel.finish(message)
+    assert "cluster started" in kernel.run(CONNECT)
+    assert kernel.run("%px print(comm.allreduce(1))").count("2") == 2
 
 
 @pytest.mark.thorough  # the first test ends it with Ctrl-C
@@ -173,6 +212,60 @@ def test_a_jupyterlab_that_fails_shows_its_last_messages(
     assert said.endswith(f"All of its messages: {lab.log}")
     assert "'port' trait" in lab.log.read_text()
     shutil.rmtree(lab.log.parent)
+
+
+COMPUTE = "import sys, time\nwhile time.process_time() < {}:\n    pass\nsys.exit(3)"
+
+
+@pytest.fixture
+def instead_of_jupyterlab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], JupyterLab]]:
+    """Return a function that runs a program in place of JupyterLab; the command is impatient."""
+    for name, value in (("STANDSTILL_S", 1.0), ("FIRST_LINE_S", 0.3), ("LOOK_S", 0.05)):
+        monkeypatch.setattr(lab_command, name, value)
+    logs: list[Path] = []
+
+    def start(program: str) -> JupyterLab:
+        monkeypatch.setattr(lab_command, "JUPYTERLAB", program)
+        lab = JupyterLab(Path(FIRST))
+        logs.append(lab.log)
+        return lab
+
+    yield start
+    for log in logs:
+        shutil.rmtree(log.parent, ignore_errors=True)
+
+
+def test_labkit_lab_waits_as_long_as_jupyterlab_computes_and_says_for_what(
+    instead_of_jupyterlab: Callable[[str], JupyterLab], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        pytest.raises(click.ClickException, match="ended with exit status 3"),
+        instead_of_jupyterlab(COMPUTE.format(2.5)) as lab,
+    ):
+        lab.wait_until_it_serves()
+    line = r"JupyterLab is still loading its modules: it has computed for \d+ s in \d+ s\. .*\n"
+    assert re.fullmatch(f"({line})+", capsys.readouterr().out)
+
+
+def test_labkit_lab_gives_a_jupyterlab_up_that_stands_still(
+    instead_of_jupyterlab: Callable[[str], JupyterLab],
+) -> None:
+    with (
+        pytest.raises(click.ClickException, match="neither computed nor written"),
+        instead_of_jupyterlab("import time; time.sleep(1000)") as lab,
+    ):
+        lab.wait_until_it_serves()
+
+
+def test_the_option_timeout_of_labkit_lab_is_a_limit(
+    instead_of_jupyterlab: Callable[[str], JupyterLab],
+) -> None:
+    said = r"did not start within 1 s, in which it computed .*`labkit lab --timeout 2` waits longer"
+    with (
+        pytest.raises(click.ClickException, match=said),
+        instead_of_jupyterlab(COMPUTE.format(1000)) as lab,
+    ):
+        lab.wait_until_it_serves(1.0)
 
 
 def test_kernels_listen_on_tcp_where_no_socket_can_be_made(tmp_path: Path) -> None:

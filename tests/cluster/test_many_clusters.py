@@ -20,7 +20,7 @@ from tests.cluster_fixtures import a_kernel, a_world, wait_until
 pytestmark = pytest.mark.clusters
 
 RANKS = 2
-CONNECT = f"from labkit.cluster import connect\nrc = connect({RANKS}, own=True)"
+CONNECT = f"from labkit.cluster import connect\nrc = connect({RANKS})"
 MISSING_RANK = "if rank > 0:\n    comm.Barrier()"
 KILLED_RANK = "import os, signal\nif rank > 0:\n    os.kill(os.getpid(), signal.SIGKILL)\ncomm.Barrier()"
 # Add numbers until the file is there, at least ten times.
@@ -69,5 +69,3 @@ def test_a_cluster_that_fails_affects_no_other(tmp_path: Path) -> None:
 
 def test_clusters_of_two_machines_with_one_home_folder_have_two_names() -> None:
     assert f"notebook-{socket.gethostname()}-{os.getpid()}" == clusters.OWN
-    assert clusters.belongs_to_another(f"notebook-another-host-{os.getpid()}")
-    assert not clusters.belongs_to_another(clusters.OWN)

@@ -1,225 +1,192 @@
-"""Two notebooks and one cluster: an idle notebook gives its engines to the next, a busy one keeps them.
-
-The tests share one cluster of two ranks and two kernels. Each of them begins with a first notebook that holds
-the engines.
-"""
+"""A notebook has engines of its own; those of a cluster that a person has started belong to one kernel."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+from labkit.cluster.clusters import described
+from mpiwatch.processes import alive
 from tests.cluster.shared import world
 from tests.cluster_fixtures import Kernel, Start, World, clusters, wait_until
 
 pytestmark = pytest.mark.clusters
 
 __all__ = ["world"]
-CONNECT = "from labkit.cluster import connect\nrc = connect(2{})"
-FIRST, SECOND = "00_first.ipynb", "01_second.ipynb"
+CONNECT = "from labkit.cluster import connect\nrc = connect(2)"
+NAMED = ("--engines=MPI", "-n", "2", "--cluster-id=mine")
+ATTACHED = r"\bconnected to the running cluster mine, up since \d\d:\d\d\)"
 
 
-def notebook(world: World, name: str) -> Kernel:
-    """Start a kernel as JupyterLab does for a notebook of this name."""
-    world.env["JPY_SESSION_NAME"] = f"/home/student/lab/{name}"
-    return Kernel(world)
+@pytest.fixture
+def first(world: World) -> Iterator[Kernel]:
+    kernel = Kernel(world)
+    yield kernel
+    kernel.end()
 
 
-def is_one_line(said: str, *parts: str) -> bool:
-    """Return whether a cell showed one line, a ClusterError, that contains these parts."""
-    return said.startswith("ClusterError: ") and said.count("\n") == 1 and all(part in said for part in parts)
+@pytest.fixture
+def second(world: World) -> Iterator[Kernel]:
+    kernel = Kernel(world)
+    yield kernel
+    kernel.end()
 
 
-@pytest.fixture(scope="module")
-def cluster(world: World) -> Iterator[Start]:
+@pytest.fixture
+def ipcluster(world: World) -> Iterator[Start]:
     yield from clusters(world)
+    is_there = lambda: any(path.endswith("cluster-mine.json") for path in world.cluster_files())  # noqa: E731
+    wait_until(lambda: not is_there(), "the cluster has ended", 40)
 
 
-@pytest.fixture(scope="module")
-def kernels(world: World, cluster: Start) -> Iterator[tuple[Kernel, Kernel]]:
-    cluster("--engines=MPI", "-n", "2")
-    both = notebook(world, FIRST), notebook(world, SECOND)
-    yield both
-    for kernel in both:
-        kernel.end()
+def test_two_notebooks_have_engines_of_their_own(first: Kernel, second: Kernel) -> None:
+    for kernel, mark in (first, "'first'"), (second, "'second'"):
+        assert "cluster started; it ends with this notebook" in kernel.run(CONNECT)
+        kernel.run(f"%px mark = {mark}")
+    assert "this notebook's cluster" in first.run(CONNECT)
+    assert first.run("print(rc[:]['mark'])") == "['first', 'first']\n"
+    assert second.run("print(rc[:]['mark'])") == "['second', 'second']\n"
 
 
-@pytest.fixture
-def first(kernels: tuple[Kernel, Kernel]) -> Kernel:
-    said = kernels[0].run(CONNECT.format(""))
-    assert "2 ranks, one MPI world" in said, said
-    return kernels[0]
-
-
-@pytest.fixture
-def second(kernels: tuple[Kernel, Kernel]) -> Kernel:
-    return kernels[1]
-
-
-def test_a_notebook_takes_the_engines_of_an_idle_one(first: Kernel, second: Kernel) -> None:
-    first.run("%%px\nmark = rank\n_hidden = rank\nMPI = None\ndef f():\n    pass")
-    said = second.run(CONNECT.format(""))
-    taken, ranks = said.splitlines()
-    who = f"{FIRST} (kernel process {first.pid})"
-    assert f"has taken the engines over from {who}, which was idle. Its variables" in taken, said
-    assert "Its variables on the ranks (MPI, mark, f) were deleted." in taken, said
-    assert ranks.startswith("2 ranks, one MPI world"), said
-    said = second.run(
-        "%px print([name for name in ('mark', 'f', '_hidden') if name in globals()], size, np.e)"
-    )
-    assert re.findall(r"\[\] 2 2.718", said) == ["[] 2 2.718"] * 2, said
-    assert "[1, 1]" in second.run("%px total = comm.allreduce(rank)\nprint(rc[:]['total'])")
-
-
-def test_the_notebook_that_lost_its_engines_says_so_at_each_use(first: Kernel, second: Kernel) -> None:
-    second.run(CONNECT.format(""))
-    second.run("%px mark = 'of the second notebook'")
-    for use in (
-        "%%px\nprint(rank)",
-        "rc[:]['rank']",
-        "rc[0].apply_sync(lambda: 1)",
-        "rc.load_balanced_view().apply_sync(lambda: 1)",
-        "rc[:].push({'mark': 'of the first notebook'})",
-        "rc.clear()",
-    ):
-        said = first.run(use)
-        assert is_one_line(said, f"{SECOND} (kernel process {second.pid}) has the engines", "`connect()`"), (
-            said
-        )
-    assert "['of the second notebook', 'of the second notebook']" in second.run("print(rc[:]['mark'])")
-
-
-def test_connect_takes_the_engines_back_and_names_the_cells_to_run_again(
-    first: Kernel, second: Kernel
+def test_a_persons_cluster_belongs_to_one_kernel_until_that_ends(
+    first: Kernel, second: Kernel, ipcluster: Start
 ) -> None:
-    first.run("%px mark = 1")
-    assert "of the second" not in second.run(CONNECT.format(""))
-    said = first.run(CONNECT.format(""))
-    assert f"{SECOND} (kernel process {second.pid}), which was idle." in said, said
-    assert re.search(
-        r"^The ranks are (new|cleared): run the %%px cells? \[\d.*\] again", said, re.MULTILINE
-    ), said
-    assert "NameError" in first.run("%px mark")
-    assert "%%px cell" not in first.run("rc = connect(2)")
-
-
-def test_a_notebook_that_runs_a_cell_keeps_its_engines(first: Kernel, second: Kernel, tmp_path: Path) -> None:
-    first.run("%px mark = rank")
-    cell = first.start(
-        f"%%px\nimport os, time\nopen(f'{tmp_path}/{{rank}}', 'w').close()\n"
-        f"while not os.path.exists('{tmp_path}/end'):\n    time.sleep(0.01)"
-    )
-    wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "both ranks in the cell")
-    said = second.run(CONNECT.format(""))
-    advice = ("run this cell again", "connect(n=2, take_over=True)", "connect(n=2, own=True)")
-    assert is_one_line(said, f"{FIRST} (kernel process {first.pid}) is running a cell", *advice), said
-    assert is_one_line(second.run("%%px\nprint(rank)"), "no engines", "`connect()`")
-    (tmp_path / "end").touch()
-    assert "Error" not in first.finish(cell)
-    assert first.run("print(rc[:]['mark'])") == "[0, 1]\n"
-
-
-@pytest.mark.parametrize("work", ["%%px --noblock\n{}", "work = rc[:].apply_async(exec, {!r})"])
-def test_engines_at_work_behind_an_idle_kernel_are_not_taken(
-    first: Kernel, second: Kernel, tmp_path: Path, work: str
-) -> None:
-    first.run("%px mark = rank")
-    loop = f"import os, time\nwhile not os.path.exists('{tmp_path}/end'): time.sleep(0.01)"
-    first.run(work.format(loop))
-    assert is_one_line(
-        second.run(CONNECT.format("")), f"{FIRST} (kernel process {first.pid}) is running a cell"
-    )
-    (tmp_path / "end").touch()
-    assert first.run("print(rc[:]['mark'])") == "[0, 1]\n"
-
-
-def test_a_cell_that_is_just_being_sent_keeps_the_engines(
-    first: Kernel, second: Kernel, tmp_path: Path
-) -> None:
-    """No notebook can take the engines after another one has made sure that it holds them."""
-    first.run(
-        f"""import os, time, ipyparallel as ipp
-send = ipp.Client._send
-
-def hold_up(client, socket, kind, *more, **options):
-    open('{tmp_path}/checked', 'w').close()
-    while not os.path.exists('{tmp_path}/send'):
-        time.sleep(0.01)
-    return send(client, socket, kind, *more, **options)
-
-ipp.Client._send = hold_up"""
-    )
-    cell = first.start("%%px\nprint('arrived')")
-    wait_until((tmp_path / "checked").exists, "the cell is about to be sent")
-    said = second.run(CONNECT.format(""))
-    (tmp_path / "send").touch()
-    assert first.finish(cell).count("arrived") == 2
-    first.run("ipp.Client._send = send")
-    assert is_one_line(said, "is running a cell"), said
-
-
-@pytest.mark.parametrize("work", ["%%px\n{}", "rc[:].apply_sync(exec, {!r})"])
-def test_take_over_ends_a_running_cell(first: Kernel, second: Kernel, tmp_path: Path, work: str) -> None:
-    wait = f"import os, time\nopen(f'{tmp_path}/{{os.getpid()}}', 'w').close()\ntime.sleep(100)"
-    cell = first.start(work.format(wait))
-    wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "both ranks in the cell")
-    said = second.run(CONNECT.format(", take_over=True"))
-    assert f"a cell of {FIRST} (kernel process {first.pid}): new engines replace them." in said, said
-    said = first.finish(cell)
-    assert f"ClusterError: {SECOND} (kernel process {second.pid}) has the engines now" in said, said
-    assert "Unexpected" not in said, said
-    assert is_one_line(first.run("%px rank"), f"{SECOND} (kernel process {second.pid}) has the engines now")
-    assert "cluster started" in first.run("rc = connect(2, own=True)")
-    assert "this notebook's cluster" in first.run("rc = connect(2)")
-    first.run("from labkit.cluster import clusters\nclusters.stop_own_cluster()")
-
-
-def test_engines_of_a_restarted_kernel_are_cleared(first: Kernel, second: Kernel) -> None:
-    """JupyterLab says before a restart that all variables will be lost."""
-    second.run(CONNECT.format(""))
-    first.run(CONNECT.format(""))  # the ranks are cleared
+    """Nor does a child keep the engines that the kernel has forked, in Python or in C."""
+    ipcluster(*NAMED)
+    assert re.search(ATTACHED, first.run(CONNECT))
     first.run("%px a = b = c = d = e = f = g = h = rank")
-    first.restart()
-    said = first.run(CONNECT.format(""))
-    assert (
-        "The variables of an earlier kernel (a, b, c, d, e, f and 2 more) were deleted from the ranks."
-        in said
-    ), said
-    assert "NameError" in first.run("%px a")
-    assert "deleted" not in first.run("%px a = 1\nrc = connect(2)")
-    assert "[1, 1]" in first.run("print(rc[:]['a'])")
+    said = first.run(CONNECT)
+    assert "still connected to the running cluster mine" in said and "deleted" not in said, said
+    forks = "import ctypes, os, time\nfor fork in os.fork, ctypes.CDLL(None).fork:\n    pid = fork()"
+    first.run(f"{forks}\n    if pid == 0:\n        time.sleep(1000)")
+
+    said = second.run(CONNECT)
+    assert "cluster started, because another notebook uses the running cluster mine, up since" in said, said
+    assert "NameError" in second.run("%px a")
+    assert first.run("print(rc[:]['a'])") == "[0, 1]\n"
+    children = [
+        child.pid for child in psutil.Process(first.pid).children() if "ipykernel_launcher" in child.cmdline()
+    ]
+    assert len(children) == 2
+    try:
+        os.kill(first.pid, signal.SIGKILL)  # the kernel alone: the manager would kill its children, too
+        wait_until(lambda: not first.manager.is_alive(), "the kernel has ended")
+        # It gives up its own engines of the same number only for another number.
+        assert "this notebook's cluster" in second.run(CONNECT)
+        second.run("rc = connect(1)")
+        said = second.run(CONNECT)
+        assert re.search(ATTACHED, said), said
+        assert "variables of an earlier kernel (a, b, c, d, e, f and 2 more) were deleted" in said, said
+        assert "NameError" in second.run("%px a")
+        assert all(map(alive, children))
+    finally:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
 
 
-def test_engines_that_a_closed_notebook_took_are_not_read_silently(world: World, first: Kernel) -> None:
+def test_engines_of_a_restarted_kernel_are_cleared(first: Kernel, ipcluster: Start) -> None:
+    """JupyterLab says before a restart that all variables will be lost."""
+    ipcluster(*NAMED)
+    first.run(CONNECT)
     first.run("%px mark = rank")
-    closed = notebook(world, SECOND)
-    try:
-        closed.run(CONNECT.format(""))
-        closed.run("%px mark = 'of the closed notebook'")
-    finally:
-        closed.end()
-    assert is_one_line(first.run("rc[:]['mark']"), "another notebook has used the engines", "`connect()`")
-    said = first.run(CONNECT.format(""))
-    assert "run the %%px cell" in said, said
+    first.restart()
+    said = first.run(CONNECT)
+    assert "The variables of an earlier kernel (mark) were deleted from the ranks." in said, said
     assert "NameError" in first.run("%px mark")
+    assert "deleted" not in first.run("%px mark = 1\nrc = connect(2)")
+    assert first.run("print(rc[:]['mark'])") == "[1, 1]\n"
 
 
-@pytest.mark.thorough
-def test_a_free_cluster_is_found_while_the_chosen_one_is_in_use(
-    world: World, first: Kernel, cluster: Start
+def test_ranks_that_an_earlier_kernel_has_left_in_a_deadlock_are_replaced_on_demand(
+    first: Kernel, ipcluster: Start
 ) -> None:
-    cluster("--engines=MPI", "-n", "2", "--cluster-id=panel")
-    world.env["LABKIT_CLUSTER"] = ""  # the id of the cluster that the first notebook holds
-    third = notebook(world, "02_third.ipynb")
+    ipcluster(*NAMED)
+    first.run(CONNECT)
+    first.run("%%px --noblock\nfrom mpi4py import MPI\nif rank == 0:\n    MPI.Intracomm(comm).Barrier()")
+    first.restart()
+    said = first.run(CONNECT)
+    assert "replace the engines with `rc = connect(n=2, restart=True)`" in said, said
+    assert re.search(ATTACHED, first.run("rc = connect(2, restart=True)"))
+    assert first.run("%px print(comm.allreduce(1))").count("2") == 2
+
+
+def test_a_kernel_that_wants_another_number_lets_others_use_the_cluster(
+    first: Kernel, second: Kernel, ipcluster: Start
+) -> None:
+    ipcluster(*NAMED)
+    assert re.search(ATTACHED, first.run(CONNECT))
+    assert "cluster started" in first.run("rc = connect(1)")
+    assert re.search(ATTACHED, second.run(CONNECT))
+
+
+def test_a_connect_that_fails_lets_others_use_the_cluster(
+    first: Kernel, second: Kernel, ipcluster: Start
+) -> None:
+    ipcluster(*NAMED)
+    first.run("from labkit.cluster import connection as its\nits.install_comm = int")
+    assert "TypeError" in first.run(CONNECT)
+    assert re.search(ATTACHED, second.run(CONNECT))
+
+
+def another_environment(folder: Path) -> Path:
+    """Make an environment with the same packages; return its folder of programs."""
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "all.pth").write_text("\n".join(path for path in sys.path if "site-packages" in path))
+    shutil.copytree(Path(sys.prefix, "etc", "ipython"), folder / "etc" / "ipython")
+    for program in Path(sys.prefix, "bin").glob("*"):
+        if program.name.startswith(("mpiexec", "hydra", "prte", "mpirun")):
+            (folder / "bin" / program.name).symlink_to(program)
+    return folder / "bin"
+
+
+def test_a_cluster_of_another_environment_is_not_used(world: World, first: Kernel, tmp_path: Path) -> None:
+    programs = another_environment(tmp_path / "other")
+    command = [programs / "python", "-m", "ipyparallel.cluster", "start", *NAMED]
+    started = subprocess.Popen(command, env=world.env, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
-        assert "running cluster cluster-panel" in third.run(CONNECT.format(""))
-        first.run("%px mark = rank")
-        # It stays with its engines, and leaves those of the first notebook alone.
-        assert "running cluster cluster-panel" in third.run(CONNECT.format(""))
-        assert first.run("print(rc[:]['mark'])") == "[0, 1]\n"
+        wait_until(
+            lambda: any(path.endswith("ipcontroller-mine-engine.json") for path in world.cluster_files()),
+            "the other cluster's controller is up",
+        )
+        said = first.run(CONNECT)
+        reason = rf"running cluster mine, up since .*, belongs to another environment \({programs}\)"
+        assert re.search(f"cluster started, because the {reason}", said), said
     finally:
-        third.end()
-        del world.env["LABKIT_CLUSTER"]
+        started.kill()
+        started.wait()
+
+
+def test_engines_of_another_environment_are_refused(first: Kernel) -> None:
+    first.run(CONNECT)
+    said = first.run("import sys\nsys.prefix = '/opt/other'\nrc = connect(2)")
+    prefixes = f"rank 0 runs in {sys.prefix}, and this notebook in /opt/other"
+    assert f"the engines belong to another environment: {prefixes}" in said, said
+
+
+@pytest.mark.parametrize("name", ["own", "take_over", "nprocs"])
+def test_an_argument_that_connect_does_not_have_is_named_before_anything_is_lost(
+    first: Kernel, name: str
+) -> None:
+    first.run("from labkit.cluster import connect\nrc = connect(1)")
+    said = first.run(f"rc = connect(1, {name}=True)")
+    assert said.startswith(f"ClusterError: connect() has no argument `{name}`"), said
+    assert said.count("\n") == 1, said
+    assert "ClusterError: a cluster has at least one rank; n is 0" in first.run("rc = connect(0)")
+    assert "[stdout:0] 1" in first.run("%px print(size)")
+
+
+def test_a_cluster_of_another_day_is_described_with_its_date() -> None:
+    assert described("mine", 0.0).startswith("the running cluster mine, up since 01 Jan ")
+    assert re.fullmatch(r"the running cluster, up since \d\d:\d\d", described("", time.time()))

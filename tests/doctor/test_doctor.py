@@ -160,6 +160,31 @@ def test_too_little_shared_memory(tmp_path: Path, size: str, filled: str, status
 
 
 @NEEDS_ROOT
+@NEEDS_ROOT
+def test_shared_memory_that_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
+    script = (
+        "import json, sys; from dataclasses import asdict; from labkit.doctor.examine import shared_memory\n"
+        "print(json.dumps(asdict(shared_memory(4, sys.argv[1]))))"
+    )
+    mount = f'mount -t tmpfs -o ro tmpfs "$1" && exec "{sys.executable}" -c "$2" "$1"'
+    command = ["unshare", "-m", "sh", "-c", mount, "sh", str(tmp_path), script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = Finding(**json.loads(done.stdout))
+    assert (found.status, found.found) == ("fault", f"{tmp_path} cannot be written")
+
+
+def test_a_limit_of_open_files_that_is_too_low_is_a_fault() -> None:
+    script = (
+        "import resource; from labkit.doctor.examine import user_limits\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {0})); found = user_limits({1})\n"
+        "print(found.status, found.found, found.fix)"
+    )
+    assert run_python("-c", script.format(256, 4)).stdout.startswith("ok ")
+    said = run_python("-c", script.format(256, 64)).stdout
+    assert said.startswith("fault a process may have 256 files open here, and a notebook with 64 ranks"), said
+    assert "`ulimit -n 1024`" in said
+
+
 def test_a_host_name_without_an_address_is_a_note() -> None:
     script = 'hostname labkit-no-such-host.invalid && exec "$0" -m labkit.doctor.trials host'
     outcome = finish(start(["unshare", "-u", "sh", "-c", script, sys.executable], CLEAN))
