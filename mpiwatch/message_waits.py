@@ -42,6 +42,8 @@ CERTAIN_S = 1.0  # of nothing but polls, before the rank counts as waiting
 GAP_S = 1.0  # after a longer gap between two samples, the time between them is unknown
 # A rank that computes or sleeps between its polls makes fewer, or spends more time on each.
 LEAST_PER_S, MOST_CPU_S = 2_000, 20e-6
+# A rank that sleeps between its polls uses a small part of the time, and polls again before long.
+MOST_CPU_ASLEEP, ASLEEP_S = 0.2, 2.0
 
 _getframe = sys._getframe
 
@@ -145,6 +147,11 @@ class RequestWait(MessageWait):
         self.requests, self.needs_all = requests, needs_all
 
     def announce(self) -> None:
+        self.find_subject()
+        super().announce()
+
+    def find_subject(self) -> None:
+        """Note the first request that has not completed, and what it waits for."""
         pending = [request for request in self.requests if request and not request.Get_status()]
         self.subject = next(iter(pending), None)
         made = made_by(self.subject)
@@ -158,7 +165,6 @@ class RequestWait(MessageWait):
             if made.operation in RECEIVING:
                 self.receives = made.comm, made.peer, made.tag
         self.is_circular = self.operation in SENDING | RECEIVING and (self.needs_all or len(pending) == 1)
-        super().announce()
 
     def is_stuck(self) -> bool:
         if self.subject is None or not self.subject or self.subject.Get_status():
@@ -167,6 +173,8 @@ class RequestWait(MessageWait):
         return super().is_stuck()
 
     def cannot_complete(self) -> bool:
+        if self.subject is None:
+            self.find_subject()
         made = made_by(self.subject)
         if made is None or (not self.needs_all and len(self.requests) > 1):
             return False
@@ -226,13 +234,18 @@ def wait_for_pending(over: Over, pending: Callable[[], Pending]) -> None:
 
 
 class Polls:
-    """The polls of this process. The watchdog samples them; the polling thread looks whether it may go on."""
+    """The polls of this process. The watchdog samples them; the polling thread looks whether it may go on.
+
+    A rank that polls as fast as it can waits. One that sleeps between its polls may do so for a while on
+    purpose, so it does not count as waiting before the rank that it needs has ended.
+    """
 
     def __init__(self) -> None:
         self.failed = self.successes = 0
         self.is_due = False  # whether the next poll without success has to call `look`
         self.wait: MessageWait | None = None
-        self.since_s, self.failed_before = 0.0, 0  # when nothing but polls began
+        self.fast_since = self.slow_since = PollsBegan(0.0, 0)  # polls alone; polls and sleep alone
+        self.polled_s = 0.0  # the last sample before which there was a poll
         self.sampled = 0.0, 0.0, 0  # the time, CPU time and `failed` of the last sample
         self.activity: tuple[Any, ...] = ()  # differs if the rank has made another call
 
@@ -243,20 +256,27 @@ class Polls:
         last = traffic.sends[-1] if traffic.sends else None
         self.activity = id(last), watch.calls, traffic.balance, self.successes, watch.epoch, last
         made, cpu_s = self.failed - failed_then, self.sampled[1] - cpu_then
+        if made:
+            self.polled_s = now
         only_polls = (
-            made > LEAST_PER_S * (now - then)
-            and cpu_s < MOST_CPU_S * made
-            and now - then < GAP_S
+            now - then < GAP_S
             and self.activity[:-1] == activity[:-1]
             and watch.slot.cell_state == CellState.RUNNING
             and not watch.waiting
             and not watch.is_threaded()
             and not math.isinf(watch.patience)  # a program may poll for as long as it likes
         )
-        if only_polls:
-            self.is_due = now - self.since_s > CERTAIN_S
-            return
-        self.since_s, self.failed_before, self.is_due = now, self.failed, False
+        is_fast = only_polls and made > LEAST_PER_S * (now - then) and cpu_s < MOST_CPU_S * made
+        sleeps = cpu_s < MOST_CPU_ASLEEP * (now - then) and now - self.polled_s < ASLEEP_S
+        if not is_fast:
+            self.fast_since = PollsBegan(now, self.failed)
+            self.withdraw(watch)
+        if not (is_fast or (only_polls and sleeps)):
+            self.slow_since = PollsBegan(now, self.failed)
+        self.is_due = now - min(self.fast_since.time_s, self.slow_since.time_s) > CERTAIN_S
+
+    def withdraw(self, watch: Watch) -> None:
+        """Note that this rank does not wait, or not yet."""
         if self.wait is not None:
             watch.withdraw(self.wait)
             self.wait = None
@@ -264,19 +284,31 @@ class Polls:
     def look(self, describe: Callable[[Watch], MessageWait]) -> None:
         """Note in the slot that this rank waits; raise HangError if that is of no use any more."""
         self.is_due = False
-        watch = waiting.watched
+        watch, now = waiting.watched, self.sampled[0]
         if watch is None or threading.current_thread() is not threading.main_thread():
             return
-        wait = self.wait = self.wait or describe(watch)
+        wait = self.wait or describe(watch)
         wait.may_be_circular, wait.patience_s = False, wait.deadline_s  # the loop may end without a message
-        wait.since_s, wait.failed_polls = self.since_s, self.failed - self.failed_before
+        began = self.fast_since
+        if now - began.time_s < CERTAIN_S:
+            began = self.slow_since
+            if now - began.time_s < wait.patience_s or not wait.cannot_complete():
+                return
+        self.wait = wait
+        wait.since_s, wait.failed_polls = began.time_s, self.failed - began.failed
         watch.slot.message_polls = wait.failed_polls
         try:
-            watch.inspect(wait, self.sampled[0] - self.since_s)
+            watch.inspect(wait, now - began.time_s)
         except BaseException:
-            watch.withdraw(wait)
-            self.wait = None
+            self.withdraw(watch)
             raise
+
+
+class PollsBegan(NamedTuple):
+    """When this rank began to do nothing but poll, and how many polls without success it had made before."""
+
+    time_s: float
+    failed: int
 
 
 polls = Polls()

@@ -14,6 +14,7 @@ import faulthandler
 import functools
 import json
 import os
+import pickle  # noqa: F401  (mpi4py imports it: a file pickle.py beside the program must not take its place)
 import runpy
 import select
 import signal

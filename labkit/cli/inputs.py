@@ -82,8 +82,9 @@ class Finite(click.FloatRange):
                 return number
         except click.BadParameter:
             pass
-        bounds = self._describe_range() if self.min is not None or self.max is not None else "x finite"
-        self.fail(f"expected a number with {bounds}, got {shortened(value)}.", param, ctx)
+        has_bounds = self.min is not None or self.max is not None
+        bounds = f" x with {self._describe_range()}" if has_bounds else ""
+        self.fail(f"expected a finite number{bounds}, got {shortened(value)}.", param, ctx)
 
 
 class Place(click.Path):
