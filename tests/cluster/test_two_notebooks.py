@@ -143,7 +143,8 @@ def another_environment(folder: Path) -> Path:
     """Make an environment with the same packages; return its folder of programs."""
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
-    (packages / "all.pth").write_text("\n".join(path for path in sys.path if "site-packages" in path))
+    others = [path for path in sys.path if "site-packages" in path]
+    (packages / "all.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in others))
     shutil.copytree(Path(sys.prefix, "etc", "ipython"), folder / "etc" / "ipython")
     for program in Path(sys.prefix, "bin").glob("*"):
         if program.name.startswith(("mpiexec", "hydra", "prte", "mpirun")):
