@@ -58,6 +58,7 @@ FUNCTIONS = "Finalize", "Detach_buffer", "Flush_buffer", "Publish_name", "Unpubl
 STAYS = {
     *(*FUNCTIONS, "Spawn", "Spawn_multiple", "Accept", "Connect", "Join", "Create_group", "Merge", "Create"),
     *("Create_from_group", "Create_intercomm", "Create_from_groups", "Dup", "Clone", "Split", "Split_type"),
+    *("Allocate", "Allocate_shared", "Create_dynamic", "Open"),  # of windows and files
 }
 # Makes a call of the program so that the main thread can leave it: see `mpiwatch.left_calls`.
 leave: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
