@@ -130,6 +130,25 @@ def ids_twice(notebook: Any) -> None:
         cell.metadata["nbgrader"]["grade_id"] = f"{copies.CHECK_ID}{PURE}"
 
 
+def ids_exchanged(notebook: Any) -> None:
+    """The answer claims to be a check: nbgrader would write the check's text over it."""
+    write(notebook, PURE, EXERCISES[PURE].text)
+    cells = marked_cells(notebook)
+    ids = [cell.metadata["nbgrader"]["grade_id"] for cell in cells]
+    for cell, grade_id in zip(cells, [*ids[1:], ids[0]], strict=True):
+        cell.metadata["nbgrader"]["grade_id"] = grade_id
+
+
+def cells_reversed(notebook: Any) -> None:
+    write(notebook, PURE, EXERCISES[PURE].text)
+    notebook.cells.reverse()
+
+
+def an_error_with_codes(notebook: Any) -> None:
+    """The error's text holds codes that a terminal obeys, and what no file can hold."""
+    write(notebook, PURE, function(PURE, r"raise ValueError('\x1b[2J\ud800 end')"))
+
+
 def a_helper_in_another_cell(notebook: Any) -> None:
     """The answer calls a function of another cell, as `check` in the notebook allows."""
     stub = next(pair.stub for pair in copies.pairs(notebook) if pair.name == PURE)
@@ -161,6 +180,9 @@ STUDENTS: list[tuple[Callable[[Any], None], int, str]] = [
     (marks_of_no_version, total(PURE), f"{PURE}: correct ("),
     (marks_of_all_kinds, total(PURE), f"{PURE}: correct ("),
     (ids_twice, total(PURE), f"{PURE}: correct ("),
+    (ids_exchanged, total(PURE), f"{PURE}: correct ("),
+    (cells_reversed, total(PURE), f"{PURE}: correct ("),
+    (an_error_with_codes, 0, "ValueError: \\x1b[2J\\ud800 end"),
     (a_helper_in_another_cell, total(PURE), f"{PURE}: correct ("),
 ]
 LINKED = "linked"  # a student whose folder holds a link
@@ -226,7 +248,7 @@ def test_a_file_from_a_learning_platform_is_collected_and_graded(course: Path) -
 def test_marks_that_are_repaired_are_named(course: Path) -> None:
     log = (course / "log").read_text()
     for work in (a_check_copied, marks_of_no_version, marks_of_all_kinds, ids_twice):
-        assert f"{work.__name__}: marks of nbgrader" in log
+        assert log.count(f"{work.__name__}: marks of nbgrader") == 1
     assert f"{wrong.__name__}: marks of nbgrader" not in log
 
 

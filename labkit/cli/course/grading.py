@@ -32,6 +32,7 @@ from labkit.cli.course.plain_files import NotPlain, copy_plain, not_plain
 from labkit.exercises import catalogue, sandbox
 from labkit.exercises.checking import grade_text
 from labkit.exercises.exercise import Exercise, is_stub
+from mpiwatch.report import counted
 
 REFUSED = "refused"  # the course's folder of what students have handed in and nbgrader must not read
 
@@ -50,23 +51,35 @@ class RepairMarks(preprocessors.NbGraderPreprocessor):
 
     A student's copy of a check cell has its marks, too, and any mark can be edited. nbgrader would end the
     grading of the whole class for marks that it does not know. Of several cells with the same id, the last
-    one keeps it.
+    one keeps it. A cell that defines a function is no check, whatever its marks say: nbgrader writes the text
+    of a check cell anew, and the student's work would be lost.
     """
 
     def preprocess(self, nb: Any, resources: Any) -> tuple[Any, Any]:
         about = resources["nbgrader"]
         marks = recorded_marks(about)
+        repaired = 0
         for cell in reversed(nb.cells):
             claimed = cell.metadata.pop("nbgrader", None)
             name = claimed.get("grade_id") if isinstance(claimed, dict) else None
-            right = marks.pop(name, None) if isinstance(name, str) and cell.cell_type == "code" else None
-            if right is not None:
+            right = None
+            if isinstance(name, str) and name in marks and may_have(cell, marks[name]):
+                right = marks.pop(name)
                 cell.metadata["nbgrader"] = right
             if claimed is not None and not is_same(claimed, right):
-                self.log.warning(
-                    "%s: marks of nbgrader in a cell were changed or copied; repaired", about["student"]
-                )
+                repaired += 1
+        if repaired:
+            self.log.warning(
+                "%s: marks of nbgrader in %s were changed or copied; repaired",
+                about["student"],
+                counted(repaired, "cell"),
+            )
         return nb, resources
+
+
+def may_have(cell: Any, marks: dict[str, Any]) -> bool:
+    """Tell whether a submitted cell can be the one that has these marks."""
+    return cell.cell_type == "code" and not (marks["grade"] and copies.functions(cell.source))
 
 
 def recorded_marks(about: Any) -> dict[str, dict[str, Any]]:
@@ -93,7 +106,10 @@ class CheckExercises(preprocessors.NbGraderPreprocessor):
         for index, cell in enumerate(code):
             if is_check(cell):
                 name = cell.metadata["nbgrader"]["grade_id"].removeprefix(copies.CHECK_ID)
-                cell.outputs = [output(name, answer_with_helpers(name, code[:index], solved))]
+                above = code[:index]
+                # A student can have moved the cells. Then the answer may stand below the check.
+                cells = above if copies.answer(name, above) else code
+                cell.outputs = [output(name, answer_with_helpers(name, cells, solved))]
                 if cell.outputs[0].output_type == "stream":
                     solved.add(name)
         return nb, resources
