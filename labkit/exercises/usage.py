@@ -17,6 +17,8 @@ UNNAMED = re.compile(
     r"^(\w+)-(\w+) ...s (\w+) (\S+) (\d+) +/(?:dev/zero|SYSV|memfd:).*\(deleted\)$", re.MULTILINE
 )
 
+MEMORY_EXCESS = f"takes memory without end: more than {JOB_MEMORY_BYTES >> 30} GiB in all its processes"
+
 
 class Unnamed(NamedTuple):
     """A file, or memory that processes share, to which no name leads: it lasts while a process has it."""
@@ -36,7 +38,7 @@ def excess(processes: Iterable[int]) -> str:
         return f"starts processes without end: more than {PROCESSES}"
     # Resident memory counts shared pages once for each process: an upper bound, but quick to read.
     if sum(map(_resident_bytes, pids)) > JOB_MEMORY_BYTES and sum(map(_own_bytes, pids)) > JOB_MEMORY_BYTES:
-        return f"takes memory without end: more than {JOB_MEMORY_BYTES >> 30} GiB in all its processes"
+        return MEMORY_EXCESS
     open_files = 0
     sizes: dict[tuple[int, int], int] = {}
     for pid in pids:
