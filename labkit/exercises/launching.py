@@ -25,10 +25,10 @@ from labkit.exercises.exercise import Case, Exercise
 from labkit.exercises.limits import FILE_BYTES, FOLDER_FILES, PROCESSES, RECORD_BYTES, processes
 from mpiwatch import launch
 from mpiwatch.launch import Options, command_line
-from mpiwatch.processes import LINUX, descendants, is_mpich
+from mpiwatch.processes import LINUX, is_mpich
 
 START_S = 60.0  # for all ranks to start; a second on an idle machine
-EXTRA_S = 50.0  # beyond a deadline, for ranks that sleep or wait for a core
+EXTRA_S = 25.0  # beyond a deadline, for ranks that sleep or wait for a core
 END_S = 1.0  # from the first rank's stack, or from the last request, until the job is ended
 HANG_S = 3.0  # a wait for a message this long is reported
 OUTPUT_BYTES = 1 << 20  # a job that prints more is ended
@@ -84,6 +84,7 @@ class Job:
         self.ranks = max(case.ranks for case in cases) if exercise.on_ranks else 1
         self.requests = 0
         self.output = b""
+        self.watch = usage.Watch()
         self.watch_at = 0.0  # when to look next at what all processes use
         self.supervisor = folder / "supervisor"  # gets the pid of the process above all others of the job
         self.is_sandboxed = sandbox.in_use and not is_trusted
@@ -267,7 +268,7 @@ class Job:
         if excess:
             return excess
         supervisor = _text(self.supervisor, STACK_BYTES)
-        return usage.excess(descendants(int(supervisor))) if supervisor else ""
+        return self.watch.excess(usage.below(int(supervisor))) if supervisor else ""
 
     def _memory_excess(self) -> str:
         """Return that the kernel has ended a process of the job for its memory; empty if it has not."""

@@ -149,6 +149,12 @@ def an_error_with_codes(notebook: Any) -> None:
     write(notebook, PURE, function(PURE, r"raise ValueError('\x1b[2J\ud800 end')"))
 
 
+def a_cell_without_end(notebook: Any) -> None:
+    """Python would need gigabytes to read the cell's code."""
+    write(notebook, PURE, function(PURE, f"return [{'0,' * 60_000}]"))
+    write(notebook, ON_RANKS, EXERCISES[ON_RANKS].text)
+
+
 def a_helper_in_another_cell(notebook: Any) -> None:
     """The answer calls a function of another cell, as `check` in the notebook allows."""
     stub = next(pair.stub for pair in copies.pairs(notebook) if pair.name == PURE)
@@ -183,8 +189,10 @@ STUDENTS: list[tuple[Callable[[Any], None], int, str]] = [
     (ids_exchanged, total(PURE), f"{PURE}: correct ("),
     (cells_reversed, total(PURE), f"{PURE}: correct ("),
     (an_error_with_codes, 0, "ValueError: \\x1b[2J\\ud800 end"),
+    (a_cell_without_end, total(ON_RANKS), "This cell had 120,"),
     (a_helper_in_another_cell, total(PURE), f"{PURE}: correct ("),
 ]
+HUGE, MANY = "huge", "many"  # students whose notebooks are too large, or have too many cells
 LINKED = "linked"  # a student whose folder holds a link
 
 
@@ -216,13 +224,26 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place.mkdir(parents=True)
     shutil.copy(folder / f"release/{ASSIGNMENT}/{ASSIGNMENT}.ipynb", place)
     (place / "data.txt").symlink_to(secret(folder))
+    for student in (HUGE, MANY):
+        place = folder / "submitted" / student / ASSIGNMENT
+        place.mkdir(parents=True)
+        notebook = nbformat.read(folder / f"release/{ASSIGNMENT}/{ASSIGNMENT}.ipynb", as_version=4)
+        if student == HUGE:
+            notebook.metadata["text"] = "x" * (51 << 20)
+        else:
+            notebook.cells += [new_code_cell("1") for _ in range(5000)]
+        nbformat.write(notebook, place / f"{ASSIGNMENT}.ipynb")
     archive = folder / "downloaded" / ASSIGNMENT / "archive"
     archive.mkdir(parents=True)
     with zipfile.ZipFile(archive / "all.zip", "w") as file:
         released = folder / f"release/{ASSIGNMENT}/{ASSIGNMENT}.ipynb"
         file.write(released, f"{FROM_A_PLATFORM}_{ASSIGNMENT}.ipynb")
     nbgrader(folder, "zip_collect", ASSIGNMENT)
-    (folder / "log").write_text(nbgrader(folder, "autograde", ASSIGNMENT))
+    # The exit status says that two students were left out.
+    done = run_python(
+        "-m", "nbgrader", "autograde", ASSIGNMENT, cwd=folder, env=ENVIRONMENT, timeout=LIMIT_S, check=False
+    )
+    (folder / "log").write_text(done.stdout + done.stderr)
     nbgrader(folder, "generate_feedback", ASSIGNMENT)
     nbgrader(folder, "export")
     return folder
@@ -255,7 +276,15 @@ def test_marks_that_are_repaired_are_named(course: Path) -> None:
 def test_a_link_in_a_submission_is_set_aside(course: Path) -> None:
     assert f"submitted/{LINKED}/{ASSIGNMENT}/data.txt is a link" in (course / "log").read_text()
     assert not list((course / "autograded" / LINKED).rglob("data.txt"))
-    assert [path.is_symlink() for path in (course / "refused").iterdir()] == [True]
+    assert [path.is_symlink() for path in (course / "refused").glob("*-data.txt")] == [True]
+
+
+def test_a_notebook_that_is_too_large_is_left_out_and_its_student_named(course: Path) -> None:
+    log = (course / "log").read_text()
+    assert f"submitted/{HUGE}/{ASSIGNMENT}/{ASSIGNMENT}.ipynb is larger than 50 MB" in log
+    assert f"{MANY}: the notebook has more than 5,000 cells" in log
+    assert not list((course / "autograded" / HUGE).rglob("*.ipynb"))
+    assert not list((course / "autograded" / MANY).rglob("*.ipynb"))
 
 
 @pytest.fixture

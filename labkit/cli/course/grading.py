@@ -7,7 +7,7 @@ student's function, lets labkit.exercises judge it in processes of its own, and 
 output of the check cell: text for a right answer, an error for any other. nbgrader gives the points.
 
 Nothing that one student hands in stops the grading of the others: marks in cells are written anew
-(`RepairMarks`), and links are not followed (`Collect`, `set_links_aside`).
+(`RepairMarks`), and links are not followed (`Collect`, `set_aside`).
 
 This module needs nbgrader, the extra `grading`. `labkit release --nbgrader` writes the settings that use it.
 """
@@ -34,6 +34,10 @@ from labkit.exercises.checking import grade_text
 from labkit.exercises.exercise import Exercise, is_stub
 from mpiwatch.report import counted
 
+MOST_NOTEBOOK_BYTES = 50 << 20  # nbgrader needs ten times as much memory to read a notebook
+MOST_CELLS = 5000  # of a notebook, for the same reason; the lab's have a hundred
+MOST_CHARACTERS = 100_000  # of a cell: Python needs a thousand times as much memory to read its code
+MOST_CODE = 1_000_000  # characters of all code cells
 REFUSED = "refused"  # the course's folder of what students have handed in and nbgrader must not read
 
 
@@ -42,7 +46,7 @@ def configure(c: Any) -> None:
     c.GenerateAssignment.preprocessors = GENERATE
     c.Autograde.sanitize_preprocessors = SANITIZE
     c.Autograde.autograde_preprocessors = AUTOGRADE
-    c.Autograde.pre_convert_hook = set_links_aside
+    c.Autograde.pre_convert_hook = set_aside
     c.ExchangeFactory.collect = Collect
 
 
@@ -57,6 +61,11 @@ class RepairMarks(preprocessors.NbGraderPreprocessor):
 
     def preprocess(self, nb: Any, resources: Any) -> tuple[Any, Any]:
         about = resources["nbgrader"]
+        if len(nb.cells) > MOST_CELLS:
+            raise NotGraded(f"{about['student']}: the notebook has more than {MOST_CELLS:,} cells")
+        leave_long_cells_out(nb.cells)
+        if sum(len(cell.source) for cell in nb.cells if cell.cell_type == "code") > MOST_CODE:
+            raise NotGraded(f"{about['student']}: the code has more than {MOST_CODE:,} characters")
         marks = recorded_marks(about)
         repaired = 0
         for cell in reversed(nb.cells):
@@ -75,6 +84,13 @@ class RepairMarks(preprocessors.NbGraderPreprocessor):
                 counted(repaired, "cell"),
             )
         return nb, resources
+
+
+def leave_long_cells_out(cells: list[Any]) -> None:
+    """Write how long a cell was in place of a source that is too long to be read."""
+    for cell in cells:
+        if len(cell.source) > MOST_CHARACTERS:
+            cell.source = f"# This cell had {len(cell.source):,} characters: too many to be graded."
 
 
 def may_have(cell: Any, marks: dict[str, Any]) -> bool:
@@ -143,7 +159,7 @@ def names_used(text: str, exercise: Exercise) -> list[str]:
     try:
         names = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]
         given = [node for node in ast.walk(ast.parse(exercise.prelude)) if isinstance(node, ast.alias)]
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     known = {*copies.functions(text), *(alias.asname or alias.name for alias in given)}
     return [name for name in dict.fromkeys(node.id for node in names) if name not in known]
@@ -194,7 +210,7 @@ def has_sandbox() -> bool:
 
 
 class NotGraded(Exception):
-    """The check itself failed: nbgrader shows this error and gives no points, also not 0."""
+    """A submission cannot be graded: nbgrader shows this error and gives no points, also not 0."""
 
 
 def output(name: str, text: str) -> Any:
@@ -251,18 +267,25 @@ class Collect(ExchangeCollect):
             self.log.error("not collected: %s", error)
 
 
-def set_links_aside(assignment: str, student: str, notebooks: list[str]) -> None:
-    """Move what is no plain file from a student's submitted folder to the course's folder of refused files.
+def set_aside(assignment: str, student: str, notebooks: list[str]) -> None:
+    """Move what nbgrader must not read from a student's submitted folder to the course's folder REFUSED.
 
-    nbgrader calls this before it copies a submission. Files may have come there in other ways than by
-    `collect`.
+    That is what is no plain file, and a notebook that is too large. nbgrader calls this before it copies a
+    submission. Files may have come there in other ways than by `collect`.
     """
     for folder in {Path(notebook).parent for notebook in notebooks}:
         for path in list(not_plain(folder)):
-            place = Path(REFUSED, f"{secrets.token_hex(4)}-{path.name}")
-            place.parent.mkdir(exist_ok=True)
-            path.rename(place)
-            get_logger().error(f"{path} is a link, or no file: it is now {place}, and is not graded")
+            _move_to_refused(path, "a link, or no file")
+    for path in map(Path, notebooks):
+        if path.is_file() and path.stat().st_size > MOST_NOTEBOOK_BYTES:
+            _move_to_refused(path, f"larger than {MOST_NOTEBOOK_BYTES >> 20} MB")
+
+
+def _move_to_refused(path: Path, what: str) -> None:
+    place = Path(REFUSED, f"{secrets.token_hex(4)}-{path.name}")
+    place.parent.mkdir(exist_ok=True)
+    path.rename(place)
+    get_logger().error(f"{path} is {what}: it is now {place}, and is not graded")
 
 
 # nbgrader's own lists, without the step that replaces an answer by its stub (the sources hold stubs), and
