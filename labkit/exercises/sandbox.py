@@ -335,6 +335,7 @@ def hidden(places: Sequence[Path]) -> list[str]:
     if (package.parent / ".git").exists():
         folders.add(package.parent)
     for place in places:
+        folders.add(place / package.name)  # a user's own site-packages
         for packages in ("site-packages", "dist-packages"):
             folders.update(place.glob(f"{packages}/{package.name}"))
             folders.update(place.glob(f"python3*/{packages}/{package.name}"))

@@ -149,6 +149,7 @@ def test_a_clone_and_a_course_stay_away_wherever_they_are(tmp_path: Path) -> Non
         (packages / name).mkdir(parents=True)
     assert sandbox.hidden([tmp_path / "lib"]) == [str(packages / "labkit")]
     assert sandbox.hidden([packages.parent]) == [str(packages / "labkit")]
+    assert sandbox.hidden([packages]) == [str(packages / "labkit")]
     assert str(ROOT) not in map(str, sandbox.visible())
 
 

@@ -224,6 +224,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place.mkdir(parents=True)
     shutil.copy(folder / f"release/{ASSIGNMENT}/{ASSIGNMENT}.ipynb", place)
     (place / "data.txt").symlink_to(secret(folder))
+    os.link(place / f"{ASSIGNMENT}.ipynb", folder / "second.ipynb")
     for student in (HUGE, MANY):
         place = folder / "submitted" / student / ASSIGNMENT
         place.mkdir(parents=True)
@@ -241,7 +242,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     nbgrader(folder, "zip_collect", ASSIGNMENT)
     # The exit status says that two students were left out.
     done = run_python(
-        "-m", "nbgrader", "autograde", ASSIGNMENT, cwd=folder, env=ENVIRONMENT, timeout=LIMIT_S, check=False
+        "-m", "nbgrader", "autograde", ASSIGNMENT, cwd=folder, env=ENVIRONMENT, timeout=LIMIT_S, code=1
     )
     (folder / "log").write_text(done.stdout + done.stderr)
     nbgrader(folder, "generate_feedback", ASSIGNMENT)
@@ -282,6 +283,7 @@ def test_a_link_in_a_submission_is_set_aside(course: Path) -> None:
 def test_a_notebook_that_is_too_large_is_left_out_and_its_student_named(course: Path) -> None:
     log = (course / "log").read_text()
     assert f"submitted/{HUGE}/{ASSIGNMENT}/{ASSIGNMENT}.ipynb is larger than 50 MB" in log
+    assert f"submitted/{LINKED}/{ASSIGNMENT}/{ASSIGNMENT}.ipynb has a second name" in log
     assert f"{MANY}: the notebook has more than 5,000 cells" in log
     assert not list((course / "autograded" / HUGE).rglob("*.ipynb"))
     assert not list((course / "autograded" / MANY).rglob("*.ipynb"))

@@ -279,6 +279,9 @@ def set_aside(assignment: str, student: str, notebooks: list[str]) -> None:
     for path in map(Path, notebooks):
         if path.is_file() and path.stat().st_size > MOST_NOTEBOOK_BYTES:
             _move_to_refused(path, f"larger than {MOST_NOTEBOOK_BYTES >> 20} MB")
+        elif path.is_file() and path.stat().st_nlink > 1:
+            # It is graded: the same file may be the work of another student, who must not lose it.
+            get_logger().warning(f"{path} has a second name: it may also be another student's file")
 
 
 def _move_to_refused(path: Path, what: str) -> None:
