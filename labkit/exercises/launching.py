@@ -28,7 +28,7 @@ from mpiwatch.launch import Options, command_line
 from mpiwatch.processes import LINUX, is_mpich
 
 START_S = 60.0  # for all ranks to start; a second on an idle machine
-EXTRA_S = 25.0  # beyond a deadline, for ranks that sleep or wait for a core
+EXTRA_S = 20.0  # beyond a deadline, for ranks that sleep or wait for a core
 END_S = 1.0  # from the first rank's stack, or from the last request, until the job is ended
 HANG_S = 3.0  # a wait for a message this long is reported
 OUTPUT_BYTES = 1 << 20  # a job that prints more is ended
