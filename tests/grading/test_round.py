@@ -225,6 +225,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(folder / f"release/{ASSIGNMENT}/{ASSIGNMENT}.ipynb", place)
     (place / "data.txt").symlink_to(secret(folder))
     os.link(place / f"{ASSIGNMENT}.ipynb", folder / "second.ipynb")
+    (folder / "submitted" / wrong.__name__ / ASSIGNMENT / "timestamp.txt").write_text("1 " * 5_000_000)
     for student in (HUGE, MANY):
         place = folder / "submitted" / student / ASSIGNMENT
         place.mkdir(parents=True)
@@ -284,6 +285,7 @@ def test_a_notebook_that_is_too_large_is_left_out_and_its_student_named(course: 
     log = (course / "log").read_text()
     assert f"submitted/{HUGE}/{ASSIGNMENT}/{ASSIGNMENT}.ipynb is larger than 50 MB" in log
     assert f"submitted/{LINKED}/{ASSIGNMENT}/{ASSIGNMENT}.ipynb has a second name" in log
+    assert f"submitted/{wrong.__name__}/{ASSIGNMENT}/timestamp.txt is no time" in log
     assert f"{MANY}: the notebook has more than 5,000 cells" in log
     assert not list((course / "autograded" / HUGE).rglob("*.ipynb"))
     assert not list((course / "autograded" / MANY).rglob("*.ipynb"))

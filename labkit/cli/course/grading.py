@@ -38,6 +38,9 @@ MOST_NOTEBOOK_BYTES = 50 << 20  # nbgrader needs ten times as much memory to rea
 MOST_CELLS = 5000  # of a notebook, for the same reason; the lab's have a hundred
 MOST_CHARACTERS = 100_000  # of a cell: Python needs a thousand times as much memory to read its code
 MOST_CODE = 1_000_000  # characters of all code cells
+MOST_TIMESTAMP_BYTES = (
+    100  # of the file that holds the time of a submission; nbgrader parses any text for hours
+)
 REFUSED = "refused"  # the course's folder of what students have handed in and nbgrader must not read
 
 
@@ -270,12 +273,15 @@ class Collect(ExchangeCollect):
 def set_aside(assignment: str, student: str, notebooks: list[str]) -> None:
     """Move what nbgrader must not read from a student's submitted folder to the course's folder REFUSED.
 
-    That is what is no plain file, and a notebook that is too large. nbgrader calls this before it copies a
+    That is what is no plain file, a notebook that is too large, and a file of a time that is none. nbgrader calls this before it copies a
     submission. Files may have come there in other ways than by `collect`.
     """
     for folder in {Path(notebook).parent for notebook in notebooks}:
         for path in list(not_plain(folder)):
             _move_to_refused(path, "a link, or no file")
+        timestamp = folder / "timestamp.txt"
+        if timestamp.is_file() and timestamp.stat().st_size > MOST_TIMESTAMP_BYTES:
+            _move_to_refused(timestamp, "no time")
     for path in map(Path, notebooks):
         if path.is_file() and path.stat().st_size > MOST_NOTEBOOK_BYTES:
             _move_to_refused(path, f"larger than {MOST_NOTEBOOK_BYTES >> 20} MB")
