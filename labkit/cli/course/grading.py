@@ -274,7 +274,8 @@ def set_aside(assignment: str, student: str, notebooks: list[str]) -> None:
     """Move what nbgrader must not read from a student's submitted folder to the course's folder REFUSED.
 
     That is what is no plain file, a notebook that is too large, and a file of a time that is none.
-    nbgrader calls this before it copies a submission. Files may have come there in other ways than by `collect`.
+    nbgrader calls this before it copies a submission. Files may have come there in other ways than by
+    `collect`.
     """
     for folder in {Path(notebook).parent for notebook in notebooks}:
         for path in list(not_plain(folder)):
