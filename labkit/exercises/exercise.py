@@ -250,7 +250,7 @@ def is_stub(text: str, name: str) -> bool:
     """Tell whether the function of this name in a cell has no code: a docstring and `pass`, say."""
     try:
         nodes = ast.walk(ast.parse(text))
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: too deep for the parser
         return False
     found = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == name]
     return bool(found) and all(map(_does_nothing, found[-1].body))

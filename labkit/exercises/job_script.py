@@ -342,7 +342,7 @@ def _faults_of_a_run(script, scratch, warned, tasks, code):
         if is_sandboxed:
             handover = sandbox.Handover()
             stack.callback(handover.close)
-            job = start(sandbox.command(command, scratch), stdin=handover.theirs)
+            job = start(sandbox.command(command, scratch, group=handover.group), stdin=handover.theirs)
             stack.callback(end, job)
             folder = handover.folder(START_S)
             _write_files(folder, script, warned)

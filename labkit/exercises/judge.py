@@ -78,7 +78,18 @@ def failed(error: Exception) -> Verdict:
     """Return the verdict that the check itself has failed."""
     is_known = isinstance(error, failures.CheckFailed)
     text = str(error) if is_known else f"{type(error).__name__}: {error}"
-    return Verdict(False, text[:MOST_WORDS], check_failed=True)
+    return Verdict(False, printable(text[:MOST_WORDS]), check_failed=True)
+
+
+def printable(text: str) -> str:
+    """Return a text with escapes in place of what is no character on a page.
+
+    A student's message may hold codes that a terminal obeys, or what no file can hold.
+    """
+    return "".join(
+        character if character.isprintable() or character == "\n" else ascii(character)[1:-1]
+        for character in text
+    )
 
 
 class Judge:
@@ -100,7 +111,7 @@ class Judge:
         except Exception as error:
             return failed(error)
         parts = filter(None, [found, failures.below(run, text)])
-        text = ". Also, ".join(parts)[:MOST_WORDS]
+        text = printable(". Also, ".join(parts)[:MOST_WORDS])
         return Verdict(found is None, text, len(self.cases), printed=run.printed)
 
     def outcomes(self, run: Run) -> Results:

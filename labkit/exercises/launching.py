@@ -20,20 +20,21 @@ from typing import Any
 
 from labkit import forking
 from labkit.children import end
-from labkit.exercises import job_modules, sandbox, transport, usage
+from labkit.exercises import cgroup, job_modules, sandbox, transport, usage
 from labkit.exercises.exercise import Case, Exercise
 from labkit.exercises.limits import FILE_BYTES, FOLDER_FILES, PROCESSES, RECORD_BYTES, processes
 from mpiwatch import launch
 from mpiwatch.launch import Options, command_line
-from mpiwatch.processes import LINUX, descendants, is_mpich
+from mpiwatch.processes import LINUX, is_mpich
 
 START_S = 60.0  # for all ranks to start; a second on an idle machine
-EXTRA_S = 50.0  # beyond a deadline, for ranks that sleep or wait for a core
+EXTRA_S = 20.0  # beyond a deadline, for ranks that sleep or wait for a core
 END_S = 1.0  # from the first rank's stack, or from the last request, until the job is ended
 HANG_S = 3.0  # a wait for a message this long is reported
 OUTPUT_BYTES = 1 << 20  # a job that prints more is ended
 LEAST_POLL_S, POLL_S = 0.001, 0.02  # a mistake without ranks runs for a millisecond, a job for seconds
 STACK_BYTES = 1 << 18  # read of a stack, or of a report
+TOO_MUCH = f"returns too much: more than {RECORD_BYTES >> 20} MB on one rank"
 WATCH_S = 0.1  # between two looks at what all processes of a job use
 JOB, FORKED = job_modules.JOB, "labkit.exercises.forked"
 MOST_FILES = 1000  # in a job's folder
@@ -83,6 +84,7 @@ class Job:
         self.ranks = max(case.ranks for case in cases) if exercise.on_ranks else 1
         self.requests = 0
         self.output = b""
+        self.watch = usage.Watch()
         self.watch_at = 0.0  # when to look next at what all processes use
         self.supervisor = folder / "supervisor"  # gets the pid of the process above all others of the job
         self.is_sandboxed = sandbox.in_use and not is_trusted
@@ -100,7 +102,8 @@ class Job:
             inside = Path(sandbox.FOLDER)
             modules = folder / MODULES
             job_modules.copy_for_job(exercise, cases, modules)
-            words = sandbox.command(self._command(inside), folder, {MODULES: modules})
+            group = self.handover.group
+            words = sandbox.command(self._command(inside), folder, {MODULES: modules}, group=group)
             variables |= sandbox.variables()
             variables["PYTHONPATH"] = f"{sandbox.SHOWN}/{MODULES}"
             stdin = self.handover.theirs
@@ -207,6 +210,7 @@ class Job:
         """Wait for the end of the request of this number, not longer than it may take; return what it did."""
         run, is_ending, pause = Run(), False, LEAST_POLL_S
         stacks = [self.folder / f"rank-{rank}.stack" for rank in range(self.ranks)]
+        records = [self.folder / f"rank-{rank}-{number}" for rank in range(self.ranks)]
         following = [self.folder / f"rank-{rank}-{number + 1}" for rank in range(self.ranks)]
         while not (run.is_complete or time.monotonic() > end_at):
             time.sleep(pause)
@@ -216,7 +220,10 @@ class Job:
             self._read_output()
             if len(self.output) > OUTPUT_BYTES:
                 run.excess = "prints without end: more than 1 MB"
+            elif any(_size(path) > RECORD_BYTES for path in records):
+                run.excess = TOO_MUCH
             elif run.status is not None:
+                run.excess = self._memory_excess()
                 break
             elif not run.is_complete:
                 run.excess = self._excess()
@@ -229,15 +236,12 @@ class Job:
             self._read_output()
         run.output = self.output.decode(errors="replace")
         for rank, stack in enumerate(stacks):
-            records = self.folder / f"rank-{rank}-{number}"
             try:
-                if _size(records) > RECORD_BYTES:
+                if _size(records[rank]) > RECORD_BYTES:
                     run.records.append([])
-                    run.excess = (
-                        run.excess or f"returns too much: more than {RECORD_BYTES >> 20} MB on one rank"
-                    )
+                    run.excess = run.excess or TOO_MUCH
                 else:
-                    run.records.append(transport.read(records))
+                    run.records.append(transport.read(records[rank]))
             except transport.Unreadable as error:
                 run.records.append([])
                 run.unreadable = str(error)
@@ -260,8 +264,16 @@ class Job:
         if not LINUX or time.monotonic() < self.watch_at:
             return ""
         self.watch_at = time.monotonic() + WATCH_S
+        excess = self._memory_excess()
+        if excess:
+            return excess
         supervisor = _text(self.supervisor, STACK_BYTES)
-        return usage.excess(descendants(int(supervisor))) if supervisor else ""
+        return self.watch.excess(usage.below(int(supervisor))) if supervisor else ""
+
+    def _memory_excess(self) -> str:
+        """Return that the kernel has ended a process of the job for its memory; empty if it has not."""
+        group = self.handover.group if self.handover is not None else None
+        return usage.MEMORY_EXCESS if group is not None and cgroup.has_ended_members(group) else ""
 
     def _read_output(self) -> None:
         """Read what the job has printed since the last call; a pipe that is full makes it wait."""

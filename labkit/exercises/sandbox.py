@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from labkit.exercises import cgroup
 from labkit.exercises.limits import FOLDER_BYTES, JOB_MEMORY_BYTES, PROCESSES, hard_limits
 from labkit.exercises.system_calls import call_filter
 from mpiwatch import launch
@@ -55,16 +56,24 @@ OF_MPI = (
 SHARED = Path("/"), Path("/usr"), Path("/usr/local")  # where others install things as well
 NAMESPACES = "user", "pid", "net", "ipc", "uts"
 DEVICES = "null", "zero", "full", "random", "urandom"
+# If memory runs out, the system ends the job first, and not the grader. bubblewrap reads the filter of system
+# calls from a descriptor.
+START = '{ echo 1000 > /proc/self/oom_score_adj; } 2>/dev/null; exec "$@" 9<"$0"'
+MOST_MEMORY_BYTES = JOB_MEMORY_BYTES + FOLDER_BYTES  # of a job, in its cgroup
 
 in_use = False  # whether jobs run in a sandbox: a judge of submissions sets it
 
 
 class Handover:
-    """Gets the folder of a command in a sandbox: `theirs` is the command's standard input."""
+    """Gets the folder of a command in a sandbox: `theirs` is the command's standard input.
+
+    `group` is the command's cgroup; None where systemd makes it, or where the system allows none.
+    """
 
     def __init__(self) -> None:
         self._ours, self._theirs = socket.socketpair()
         self._descriptor = -1
+        self.group = None if scope() else cgroup.make(MOST_MEMORY_BYTES)
 
     @property
     def theirs(self) -> int:
@@ -89,12 +98,15 @@ class Handover:
         self._ours.send(b"1")
 
     def close(self) -> None:
-        """Give the folder back; `folder`'s path is no longer valid."""
+        """Give the folder back, after the command's end; `folder`'s path is no longer valid."""
         self._ours.close()
         self._theirs.close()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+        if self.group is not None:
+            cgroup.remove(self.group)
+            self.group = None
 
 
 @cache
@@ -108,7 +120,7 @@ def refusal() -> str:
     try:
         with tempfile.TemporaryDirectory(prefix="labkit-sandbox-") as folder:
             process = subprocess.Popen(
-                command(["true"], Path(folder)),
+                command(["true"], Path(folder), group=handover.group),
                 stdin=handover.theirs,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -144,12 +156,19 @@ def variables() -> dict[str, str]:
     }
 
 
-def command(words: Sequence[str], scratch: Path, shown: Mapping[str, Path] | None = None) -> list[str]:
+def command(
+    words: Sequence[str],
+    scratch: Path,
+    shown: Mapping[str, Path] | None = None,
+    *,
+    group: Path | None,
+) -> list[str]:
     """Return the command line that runs a command in a sandbox; its standard input is a Handover's `theirs`.
 
     `scratch` is a folder for files that bubblewrap reads. `shown` maps names in SHOWN to files and folders
-    that the command may read.
+    that the command may read. `group` is the Handover's.
     """
+    limited = [*scope(), *cgroup.joining(group)]
     scratch = scratch.resolve()
     is_root = os.getuid() == 0
     user = FIRST_USER + os.getpid() if is_root else os.getuid()
@@ -157,14 +176,11 @@ def command(words: Sequence[str], scratch: Path, shown: Mapping[str, Path] | Non
     files = {f"{SHOWN}/{INSIDE.name}": INSIDE, **_accounts(user, scratch)}
     files |= {f"{SHOWN}/{name}": path.resolve() for name, path in (shown or {}).items()}
     view = _view(files)
-    filter_words: list[str] = []
-    filter_shell: list[str] = []
     program = call_filter()
-    if program:
-        file = scratch / "filter"
-        file.write_bytes(program)
-        filter_words = ["--seccomp", "9"]
-        filter_shell = ["sh", "-c", 'exec "$@" 9<"$0"', str(file)]  # bubblewrap reads it from a descriptor
+    filter_file = scratch / "filter"
+    filter_file.write_bytes(program)
+    filter_words = ["--seccomp", "9"] if program else []
+    shell = ["sh", "-c", START, str(filter_file)]
     apart = [*("--unshare-" + name for name in NAMESPACES), "--unshare-cgroup-try", "--disable-userns"]
     apart += [
         "--hostname",
@@ -173,10 +189,12 @@ def command(words: Sequence[str], scratch: Path, shown: Mapping[str, Path] | Non
         "--die-with-parent",
         "--proc",
         "/proc",
+        "--remount-ro",
+        "/proc",
         *filter_words,
     ]
     if not is_root:
-        return [*scope(), *filter_shell, "bwrap", *view, *apart, "--remount-ro", "/", *inside]
+        return [*limited, *shell, "bwrap", *view, *apart, "--remount-ro", "/", *inside]
     first = [
         "bwrap",
         "--die-with-parent",
@@ -190,7 +208,7 @@ def command(words: Sequence[str], scratch: Path, shown: Mapping[str, Path] | Non
     # The second one needs a /proc that it may write to, in order to close user namespaces; it covers it.
     first += [*view, "--bind", "/proc", "/proc", "--remount-ro", "/"]
     drop = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
-    return [*scope(), *filter_shell, *first, *drop, "bwrap", "--dev-bind", "/", "/", *apart, *inside]
+    return [*limited, *shell, *first, *drop, "bwrap", "--dev-bind", "/", "/", *apart, *inside]
 
 
 @cache
@@ -205,13 +223,18 @@ def scope() -> tuple[str, ...]:
     words = ["systemd-run", "--scope", "--quiet", "--collect", "--no-ask-password"]
     if user != 0:
         words = ["env", f"XDG_RUNTIME_DIR=/run/user/{user}", *words, "--user"]
-    most = {"MemoryMax": JOB_MEMORY_BYTES + FOLDER_BYTES, "MemorySwapMax": 0, "TasksMax": 2 * PROCESSES}
+    most = {"MemoryMax": MOST_MEMORY_BYTES, "MemorySwapMax": 0, "TasksMax": 2 * PROCESSES}
     for name, value in most.items():
         words += ["-p", f"{name}={value}"]
     words.append("--")
     try:
         done = subprocess.run(
-            [*words, "echo", "held"], capture_output=True, text=True, timeout=SCOPE_S, check=False
+            [*words, "echo", "held"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SCOPE_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ()
@@ -312,6 +335,7 @@ def hidden(places: Sequence[Path]) -> list[str]:
     if (package.parent / ".git").exists():
         folders.add(package.parent)
     for place in places:
+        folders.add(place / package.name)  # a user's own site-packages
         for packages in ("site-packages", "dist-packages"):
             folders.update(place.glob(f"{packages}/{package.name}"))
             folders.update(place.glob(f"python3*/{packages}/{package.name}"))

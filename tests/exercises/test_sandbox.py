@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> Run:
         handover = sandbox.Handover()
         environment = {**clean_environment(), **sandbox.variables()}
         with subprocess.Popen(
-            sandbox.command(words, tmp_path),
+            sandbox.command(words, tmp_path, group=handover.group),
             stdin=handover.theirs,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -112,6 +112,25 @@ def test_a_command_cannot_write_but_to_its_folder(run: Run) -> None:
     assert run("sh", "-c", script, "sh", *places).stdout.split() == ["/tmp", "/tmp/job", "/dev/shm"]
 
 
+def test_a_command_cannot_change_settings_of_the_kernel(run: Run) -> None:
+    """Not those of its own namespaces either."""
+    code = (
+        "import os\n"
+        "for at, folders, files in os.walk('/proc/sys'):\n"
+        "    for name in files:\n"
+        "        try:\n"
+        "            os.close(os.open(os.path.join(at, name), os.O_WRONLY))\n"
+        "            print(at, name)\n"
+        "        except OSError: pass\n"
+    )
+    done = run(sys.executable, "-I", "-S", "-c", code)
+    assert (done.stdout, done.returncode) == ("", 0)
+
+
+def test_if_memory_runs_out_the_command_ends_first(run: Run) -> None:
+    assert run("cat", "/proc/self/oom_score_adj").stdout == "1000\n"
+
+
 @pytest.mark.parametrize("name", catalogue.exercises())
 def test_a_job_gets_no_module_with_references(name: str, tmp_path: Path) -> None:
     exercise = catalogue.find(name)
@@ -130,6 +149,7 @@ def test_a_clone_and_a_course_stay_away_wherever_they_are(tmp_path: Path) -> Non
         (packages / name).mkdir(parents=True)
     assert sandbox.hidden([tmp_path / "lib"]) == [str(packages / "labkit")]
     assert sandbox.hidden([packages.parent]) == [str(packages / "labkit")]
+    assert sandbox.hidden([packages]) == [str(packages / "labkit")]
     assert str(ROOT) not in map(str, sandbox.visible())
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from labkit.exercises import usage
 from labkit.exercises.limits import PROCESSES
+from mpiwatch.processes import descendants
 
 pytestmark = [
     pytest.mark.exercises,
@@ -48,6 +49,28 @@ def test_an_idle_process_exceeds_nothing() -> None:
     assert usage.excess(range(1, PROCESSES + 2)).startswith("starts processes without end")
 
 
+def test_all_processes_below_one_are_found_also_those_of_threads() -> None:
+    code = (
+        "import subprocess, threading\n"
+        "def start(): subprocess.Popen(['sleep', '60'])\n"
+        "for _ in range(2):\n"
+        "    thread = threading.Thread(target=start)\n"
+        "    thread.start()\n"
+        "    thread.join()\n"
+        "child = subprocess.Popen(['sh', '-c', 'sleep 60 & echo; wait'], stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()"
+    )
+    with children(code) as (pid,):
+        below = usage.below(pid)
+        try:
+            assert len(below) == 4
+            assert below == descendants(pid)
+        finally:
+            for other in below:
+                os.kill(other, signal.SIGKILL)
+    assert usage.below(pid) == set()
+
+
 def test_memory_counts_in_all_processes_and_once_if_it_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "JOB_MEMORY_BYTES", 100 << 20)
     with children("held = bytearray(60 << 20)", 2) as pids:
@@ -62,6 +85,25 @@ def test_memory_counts_in_all_processes_and_once_if_it_is_shared(monkeypatch: py
             assert usage.excess(family) == ""
         finally:
             os.kill(family[1], signal.SIGKILL)
+
+
+def test_growth_of_memory_makes_a_watch_look_at_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    memory = {1: 0}
+    monkeypatch.setattr(usage, "_resident_bytes", memory.get)
+    monkeypatch.setattr(usage, "excess", lambda processes: looks.append(processes) or "everything")
+    monkeypatch.setattr(usage, "EVERYTHING_S", 1000.0)
+    watch = usage.Watch()
+    assert watch.excess([1]) == "everything"
+    assert watch.excess([1]) == ""
+    memory[1] = usage.GROWTH_BYTES
+    assert watch.excess([1]) == ""
+    memory[1] += 1
+    assert watch.excess([1]) == "everything"
+    assert len(looks) == 2
+    monkeypatch.setattr(usage, "EVERYTHING_S", 0.0)
+    watch = usage.Watch()
+    assert [watch.excess([1]), watch.excess([1])] == ["everything", "everything"]
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,31 @@ def ids_twice(notebook: Any) -> None:
         cell.metadata["nbgrader"]["grade_id"] = f"{copies.CHECK_ID}{PURE}"
 
 
+def ids_exchanged(notebook: Any) -> None:
+    """The answer claims to be a check: nbgrader would write the check's text over it."""
+    write(notebook, PURE, EXERCISES[PURE].text)
+    cells = marked_cells(notebook)
+    ids = [cell.metadata["nbgrader"]["grade_id"] for cell in cells]
+    for cell, grade_id in zip(cells, [*ids[1:], ids[0]], strict=True):
+        cell.metadata["nbgrader"]["grade_id"] = grade_id
+
+
+def cells_reversed(notebook: Any) -> None:
+    write(notebook, PURE, EXERCISES[PURE].text)
+    notebook.cells.reverse()
+
+
+def an_error_with_codes(notebook: Any) -> None:
+    """The error's text holds codes that a terminal obeys, and what no file can hold."""
+    write(notebook, PURE, function(PURE, r"raise ValueError('\x1b[2J\ud800 end')"))
+
+
+def a_cell_without_end(notebook: Any) -> None:
+    """Python would need gigabytes to read the cell's code."""
+    write(notebook, PURE, function(PURE, f"return [{'0,' * 60_000}]"))
+    write(notebook, ON_RANKS, EXERCISES[ON_RANKS].text)
+
+
 def a_helper_in_another_cell(notebook: Any) -> None:
     """The answer calls a function of another cell, as `check` in the notebook allows."""
     stub = next(pair.stub for pair in copies.pairs(notebook) if pair.name == PURE)
@@ -161,8 +186,13 @@ STUDENTS: list[tuple[Callable[[Any], None], int, str]] = [
     (marks_of_no_version, total(PURE), f"{PURE}: correct ("),
     (marks_of_all_kinds, total(PURE), f"{PURE}: correct ("),
     (ids_twice, total(PURE), f"{PURE}: correct ("),
+    (ids_exchanged, total(PURE), f"{PURE}: correct ("),
+    (cells_reversed, total(PURE), f"{PURE}: correct ("),
+    (an_error_with_codes, 0, "ValueError: \\x1b[2J\\ud800 end"),
+    (a_cell_without_end, total(ON_RANKS), "This cell had 120,"),
     (a_helper_in_another_cell, total(PURE), f"{PURE}: correct ("),
 ]
+HUGE, MANY = "huge", "many"  # students whose notebooks are too large, or have too many cells
 LINKED = "linked"  # a student whose folder holds a link
 
 
@@ -194,13 +224,28 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place.mkdir(parents=True)
     shutil.copy(folder / f"release/{ASSIGNMENT}/{ASSIGNMENT}.ipynb", place)
     (place / "data.txt").symlink_to(secret(folder))
+    os.link(place / f"{ASSIGNMENT}.ipynb", folder / "second.ipynb")
+    (folder / "submitted" / wrong.__name__ / ASSIGNMENT / "timestamp.txt").write_text("1 " * 5_000_000)
+    for student in (HUGE, MANY):
+        place = folder / "submitted" / student / ASSIGNMENT
+        place.mkdir(parents=True)
+        notebook = nbformat.read(folder / f"release/{ASSIGNMENT}/{ASSIGNMENT}.ipynb", as_version=4)
+        if student == HUGE:
+            notebook.metadata["text"] = "x" * (51 << 20)
+        else:
+            notebook.cells += [new_code_cell("1") for _ in range(5000)]
+        nbformat.write(notebook, place / f"{ASSIGNMENT}.ipynb")
     archive = folder / "downloaded" / ASSIGNMENT / "archive"
     archive.mkdir(parents=True)
     with zipfile.ZipFile(archive / "all.zip", "w") as file:
         released = folder / f"release/{ASSIGNMENT}/{ASSIGNMENT}.ipynb"
         file.write(released, f"{FROM_A_PLATFORM}_{ASSIGNMENT}.ipynb")
     nbgrader(folder, "zip_collect", ASSIGNMENT)
-    (folder / "log").write_text(nbgrader(folder, "autograde", ASSIGNMENT))
+    # The exit status says that two students were left out.
+    done = run_python(
+        "-m", "nbgrader", "autograde", ASSIGNMENT, cwd=folder, env=ENVIRONMENT, timeout=LIMIT_S, code=1
+    )
+    (folder / "log").write_text(done.stdout + done.stderr)
     nbgrader(folder, "generate_feedback", ASSIGNMENT)
     nbgrader(folder, "export")
     return folder
@@ -226,14 +271,24 @@ def test_a_file_from_a_learning_platform_is_collected_and_graded(course: Path) -
 def test_marks_that_are_repaired_are_named(course: Path) -> None:
     log = (course / "log").read_text()
     for work in (a_check_copied, marks_of_no_version, marks_of_all_kinds, ids_twice):
-        assert f"{work.__name__}: marks of nbgrader" in log
+        assert log.count(f"{work.__name__}: marks of nbgrader") == 1
     assert f"{wrong.__name__}: marks of nbgrader" not in log
 
 
 def test_a_link_in_a_submission_is_set_aside(course: Path) -> None:
     assert f"submitted/{LINKED}/{ASSIGNMENT}/data.txt is a link" in (course / "log").read_text()
     assert not list((course / "autograded" / LINKED).rglob("data.txt"))
-    assert [path.is_symlink() for path in (course / "refused").iterdir()] == [True]
+    assert [path.is_symlink() for path in (course / "refused").glob("*-data.txt")] == [True]
+
+
+def test_a_notebook_that_is_too_large_is_left_out_and_its_student_named(course: Path) -> None:
+    log = (course / "log").read_text()
+    assert f"submitted/{HUGE}/{ASSIGNMENT}/{ASSIGNMENT}.ipynb is larger than 50 MB" in log
+    assert f"submitted/{LINKED}/{ASSIGNMENT}/{ASSIGNMENT}.ipynb has a second name" in log
+    assert f"submitted/{wrong.__name__}/{ASSIGNMENT}/timestamp.txt is no time" in log
+    assert f"{MANY}: the notebook has more than 5,000 cells" in log
+    assert not list((course / "autograded" / HUGE).rglob("*.ipynb"))
+    assert not list((course / "autograded" / MANY).rglob("*.ipynb"))
 
 
 @pytest.fixture

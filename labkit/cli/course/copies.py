@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from labkit.exercises.exercise import Exercise, is_stub
@@ -67,11 +68,15 @@ def without_magic(source: str) -> tuple[str, str]:
     return (head + end, body) if head.startswith("%%px") else ("", source)
 
 
+@lru_cache(maxsize=1000)
 def functions(source: str) -> dict[str, ast.FunctionDef]:
-    """Return the functions that a cell defines at its top level; none if it is not Python."""
+    """Return the functions that a cell defines at its top level; none if it is not Python.
+
+    The caller must not change the result: it is kept, since graders ask for many names in the same cells.
+    """
     try:
         tree = ast.parse(without_magic(source)[1])
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: too deep for the parser
         return {}
     return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
 

@@ -7,7 +7,7 @@ student's function, lets labkit.exercises judge it in processes of its own, and 
 output of the check cell: text for a right answer, an error for any other. nbgrader gives the points.
 
 Nothing that one student hands in stops the grading of the others: marks in cells are written anew
-(`RepairMarks`), and links are not followed (`Collect`, `set_links_aside`).
+(`RepairMarks`), and links are not followed (`Collect`, `set_aside`).
 
 This module needs nbgrader, the extra `grading`. `labkit release --nbgrader` writes the settings that use it.
 """
@@ -32,7 +32,15 @@ from labkit.cli.course.plain_files import NotPlain, copy_plain, not_plain
 from labkit.exercises import catalogue, sandbox
 from labkit.exercises.checking import grade_text
 from labkit.exercises.exercise import Exercise, is_stub
+from mpiwatch.report import counted
 
+MOST_NOTEBOOK_BYTES = 50 << 20  # nbgrader needs ten times as much memory to read a notebook
+MOST_CELLS = 5000  # of a notebook, for the same reason; the lab's have a hundred
+MOST_CHARACTERS = 100_000  # of a cell: Python needs a thousand times as much memory to read its code
+MOST_CODE = 1_000_000  # characters of all code cells
+MOST_TIMESTAMP_BYTES = (
+    100  # of the file that holds the time of a submission; nbgrader parses any text for hours
+)
 REFUSED = "refused"  # the course's folder of what students have handed in and nbgrader must not read
 
 
@@ -41,7 +49,7 @@ def configure(c: Any) -> None:
     c.GenerateAssignment.preprocessors = GENERATE
     c.Autograde.sanitize_preprocessors = SANITIZE
     c.Autograde.autograde_preprocessors = AUTOGRADE
-    c.Autograde.pre_convert_hook = set_links_aside
+    c.Autograde.pre_convert_hook = set_aside
     c.ExchangeFactory.collect = Collect
 
 
@@ -50,23 +58,47 @@ class RepairMarks(preprocessors.NbGraderPreprocessor):
 
     A student's copy of a check cell has its marks, too, and any mark can be edited. nbgrader would end the
     grading of the whole class for marks that it does not know. Of several cells with the same id, the last
-    one keeps it.
+    one keeps it. A cell that defines a function is no check, whatever its marks say: nbgrader writes the text
+    of a check cell anew, and the student's work would be lost.
     """
 
     def preprocess(self, nb: Any, resources: Any) -> tuple[Any, Any]:
         about = resources["nbgrader"]
+        if len(nb.cells) > MOST_CELLS:
+            raise NotGraded(f"{about['student']}: the notebook has more than {MOST_CELLS:,} cells")
+        leave_long_cells_out(nb.cells)
+        if sum(len(cell.source) for cell in nb.cells if cell.cell_type == "code") > MOST_CODE:
+            raise NotGraded(f"{about['student']}: the code has more than {MOST_CODE:,} characters")
         marks = recorded_marks(about)
+        repaired = 0
         for cell in reversed(nb.cells):
             claimed = cell.metadata.pop("nbgrader", None)
             name = claimed.get("grade_id") if isinstance(claimed, dict) else None
-            right = marks.pop(name, None) if isinstance(name, str) and cell.cell_type == "code" else None
-            if right is not None:
+            right = None
+            if isinstance(name, str) and name in marks and may_have(cell, marks[name]):
+                right = marks.pop(name)
                 cell.metadata["nbgrader"] = right
             if claimed is not None and not is_same(claimed, right):
-                self.log.warning(
-                    "%s: marks of nbgrader in a cell were changed or copied; repaired", about["student"]
-                )
+                repaired += 1
+        if repaired:
+            self.log.warning(
+                "%s: marks of nbgrader in %s were changed or copied; repaired",
+                about["student"],
+                counted(repaired, "cell"),
+            )
         return nb, resources
+
+
+def leave_long_cells_out(cells: list[Any]) -> None:
+    """Write how long a cell was in place of a source that is too long to be read."""
+    for cell in cells:
+        if len(cell.source) > MOST_CHARACTERS:
+            cell.source = f"# This cell had {len(cell.source):,} characters: too many to be graded."
+
+
+def may_have(cell: Any, marks: dict[str, Any]) -> bool:
+    """Tell whether a submitted cell can be the one that has these marks."""
+    return cell.cell_type == "code" and not (marks["grade"] and copies.functions(cell.source))
 
 
 def recorded_marks(about: Any) -> dict[str, dict[str, Any]]:
@@ -93,7 +125,10 @@ class CheckExercises(preprocessors.NbGraderPreprocessor):
         for index, cell in enumerate(code):
             if is_check(cell):
                 name = cell.metadata["nbgrader"]["grade_id"].removeprefix(copies.CHECK_ID)
-                cell.outputs = [output(name, answer_with_helpers(name, code[:index], solved))]
+                above = code[:index]
+                # A student can have moved the cells. Then the answer may stand below the check.
+                cells = above if copies.answer(name, above) else code
+                cell.outputs = [output(name, answer_with_helpers(name, cells, solved))]
                 if cell.outputs[0].output_type == "stream":
                     solved.add(name)
         return nb, resources
@@ -127,7 +162,7 @@ def names_used(text: str, exercise: Exercise) -> list[str]:
     try:
         names = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]
         given = [node for node in ast.walk(ast.parse(exercise.prelude)) if isinstance(node, ast.alias)]
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     known = {*copies.functions(text), *(alias.asname or alias.name for alias in given)}
     return [name for name in dict.fromkeys(node.id for node in names) if name not in known]
@@ -178,7 +213,7 @@ def has_sandbox() -> bool:
 
 
 class NotGraded(Exception):
-    """The check itself failed: nbgrader shows this error and gives no points, also not 0."""
+    """A submission cannot be graded: nbgrader shows this error and gives no points, also not 0."""
 
 
 def output(name: str, text: str) -> Any:
@@ -235,18 +270,32 @@ class Collect(ExchangeCollect):
             self.log.error("not collected: %s", error)
 
 
-def set_links_aside(assignment: str, student: str, notebooks: list[str]) -> None:
-    """Move what is no plain file from a student's submitted folder to the course's folder of refused files.
+def set_aside(assignment: str, student: str, notebooks: list[str]) -> None:
+    """Move what nbgrader must not read from a student's submitted folder to the course's folder REFUSED.
 
+    That is what is no plain file, a notebook that is too large, and a file of a time that is none.
     nbgrader calls this before it copies a submission. Files may have come there in other ways than by
     `collect`.
     """
     for folder in {Path(notebook).parent for notebook in notebooks}:
         for path in list(not_plain(folder)):
-            place = Path(REFUSED, f"{secrets.token_hex(4)}-{path.name}")
-            place.parent.mkdir(exist_ok=True)
-            path.rename(place)
-            get_logger().error(f"{path} is a link, or no file: it is now {place}, and is not graded")
+            _move_to_refused(path, "a link, or no file")
+        timestamp = folder / "timestamp.txt"
+        if timestamp.is_file() and timestamp.stat().st_size > MOST_TIMESTAMP_BYTES:
+            _move_to_refused(timestamp, "no time")
+    for path in map(Path, notebooks):
+        if path.is_file() and path.stat().st_size > MOST_NOTEBOOK_BYTES:
+            _move_to_refused(path, f"larger than {MOST_NOTEBOOK_BYTES >> 20} MB")
+        elif path.is_file() and path.stat().st_nlink > 1:
+            # It is graded: the same file may be the work of another student, who must not lose it.
+            get_logger().warning(f"{path} has a second name: it may also be another student's file")
+
+
+def _move_to_refused(path: Path, what: str) -> None:
+    place = Path(REFUSED, f"{secrets.token_hex(4)}-{path.name}")
+    place.parent.mkdir(exist_ok=True)
+    path.rename(place)
+    get_logger().error(f"{path} is {what}: it is now {place}, and is not graded")
 
 
 # nbgrader's own lists, without the step that replaces an answer by its stub (the sources hold stubs), and
