@@ -179,7 +179,8 @@ WATCHED = {
         r"ranks 0, 1, 3 are in Fence at cell line 7: `w.Fence\(\)`",
     ),
     "a lock": (
-        f"%%px\n{IMPORTS}w = {WINDOW}\nif rank == 2:\n    w.Lock(0)\ncomm.Barrier()\nif rank == 1:\n    w.Lock(0)",
+        f"%%px\n{IMPORTS}w = {WINDOW}\nif rank == 2:\n    w.Lock(0)\ncomm.Barrier()\n"
+        "if rank == 1:\n    w.Lock(0)",
         r"rank 1 is in Lock at cell line 10: `w.Lock\(0\)`",
     ),
     "a file": (
@@ -187,7 +188,8 @@ WATCHED = {
         r"rank 2 never joined collective #1 \(File.Open\)[\s\S]*at cell line 6",
     ),
     "a write": (
-        f"%%px\n{IMPORTS}import os\nf = MPI.File.Open(comm, os.devnull, MPI.MODE_RDWR)\nif rank != 2:\n    f.Write_all(x)",
+        f"%%px\n{IMPORTS}import os\nf = MPI.File.Open(comm, os.devnull, MPI.MODE_RDWR)\n"
+        "if rank != 2:\n    f.Write_all(x)",
         r"ranks 0, 1, 3 are in Write_all at cell line 8",
     ),
     "a communicator that is not watched": (

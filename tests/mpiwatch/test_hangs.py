@@ -17,6 +17,7 @@ from mpi4py import MPI
 from tests.cluster_fixtures import Kernel, Start, World, wait_until
 from tests.conftest import thorough
 from tests.mpiwatch.hang_cases import (
+    GROUP,
     HANGS,
     POLLS_BETWEEN,
     SCHEDULE,
@@ -149,6 +150,11 @@ def test_a_rank_that_starts_the_cell_after_the_others_disagree(shared: Kernel) -
             f"{RAW}open(mark, 'w').close()\nif rank != 2:\n    raw.Barrier()",
             # The watchdogs know after a while only that these ranks are inside of MPI.
             r"were stopped:\s+((ranks? [013, ]+ (is|are) (in Barrier )?at cell line 7: `raw\.Barrier\(\)`|"
+            r"rank 2 has returned from the cell)\s+){2,4}",
+        ),
+        (
+            f"open(mark, 'w').close()\nif rank != 2:\n    new = {GROUP}",
+            r"were stopped:\s+((ranks? [013, ]+ (is|are) (in Create_group )?at cell line 5: `new = .*`|"
             r"rank 2 has returned from the cell)\s+){2,4}ranks 0, 1, 3 did not respond",
         ),
         (
@@ -167,7 +173,7 @@ def test_the_stop_button_ends_the_cell_and_shows_where_the_ranks_were(
     said = shared.finish(message)
     assert "KeyboardInterrupt: the cell was stopped" in said
     assert re.search(expected, said), said
-    assert ("engines were ended" in said) == ("raw" in cell)
+    assert ("engines were ended" in said) == (GROUP in cell)
     recover(shared)
 
 
