@@ -1177,7 +1177,7 @@ print(rank, w)
         "kind": "error",
         "ranks": [1],
         "reason": "Rank 1 entered the debugger by breakpoint() at line 6 in step 3 and cannot read commands; the others wait in allreduce.",
-        "must_mention": ["rank 1", "line 6"],
+        "must_mention": ["rank 1", "line 7"],
         "accept": ["hang", "right"],
         "after": AFTER,
         "seconds": 60,
