@@ -29,6 +29,7 @@ from mpiwatch.collectives import Channel, WatchedCollectives
 from mpiwatch.launch import node_name
 from mpiwatch.library_calls import NotedWin, RawIntracomm, RawWin, install, like
 from mpiwatch.machines import START_S, Hub, Listener, Server, addresses, find_hub, serve_here, server_of
+from mpiwatch.meeting import meet
 from mpiwatch.messages import WatchedMessages
 from mpiwatch.recorder import HOST_BYTES, CellState, FlightRecorder, fit
 from mpiwatch.renewal import renewal
@@ -177,6 +178,29 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
     def _before_derivation(self, method: str) -> None:
         super()._before_derivation(method)
         self._begin(method)
+
+    def _derive(self, name: str, *arguments: Any) -> Any:
+        if name == "Create_group":
+            self._meet(name, arguments[0])
+        return super()._derive(name, *arguments)
+
+    def Create_intercomm(
+        self, local_leader: int, peer_comm: MPI.Intracomm, remote_leader: int, tag: int = 0
+    ) -> MPI.Intercomm:
+        name = "Create_intercomm"
+        self._begin(name, local_leader)
+        if self.rank == local_leader and 0 <= remote_leader < peer_comm.size:
+            peers = peer_comm.Get_group()
+            self._meet(name, peers.Incl(sorted({peer_comm.rank, remote_leader})))
+        self._begin(name, local_leader)  # the leaders have met
+        return super().Create_intercomm(local_leader, peer_comm, remote_leader, tag)
+
+    def _meet(self, name: str, group: MPI.Group) -> None:
+        """Wait until all ranks of a group make the same call, in a notebook: in a program they may hang."""
+        if self.watch is not None and renewal.private is not None and group.rank != MPI.UNDEFINED:
+            world = MPI.COMM_WORLD.Get_group()
+            meet(renewal.private, MPI.Group.Translate_ranks(group, None, world), name)
+            world.Free()
 
     def _before_schedule(self, name: str, array: np.ndarray | None) -> None:
         super()._before_schedule(name, array)

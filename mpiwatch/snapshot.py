@@ -214,7 +214,9 @@ def _count_from_cell_start(recorder: FlightRecorder, ranks: list[RankState]) -> 
     def renumbered(rank: RankState) -> Iterator[CallRecord]:
         for call in rank.calls:
             if call.communicator != 0:
-                yield replace(call, number=call.number - recorder.rows[call.communicator].first_number)
+                made_at = recorder.rows[call.communicator].first_number
+                if call.number > made_at:  # not of a communicator that had this row before
+                    yield replace(call, number=call.number - made_at)
             elif first is None:
                 yield call
             elif call.number > first:

@@ -137,19 +137,22 @@ FUNCTION = """def f(*_):
 """
 IMPORTS = "from mpi4py import MPI\nimport ctypes\nx = np.ones(4)\n"
 WINDOW = "MPI.Win.Allocate(8, comm=comm)"
-GROUP = "comm.Create_group(comm.Get_group())"
+GROUP = "MPI.Intracomm(comm).Create_group(comm.Get_group())"  # of a communicator that is not watched
 
 # What stays inside MPI, where nothing can end it -> the cell, and a pattern of its message.
 STUCK_IN_MPI = {
     "a group": (
         f"%%px\n{IMPORTS}if rank != 2:\n    new = {GROUP}",
-        r"ranks 0, 1, 3 are in Create_group at cell line 6: `new = comm.Create_group",
+        r"ranks 0, 1, 3 are in Create_group at cell line 6: `new = MPI.Intracomm",
     ),
     "one rank in MPI, the others in a watched call": (
         f"%%px\n{IMPORTS}if rank == 2:\n    new = {GROUP}\ncomm.Barrier()",
         r"rank 2 never joined collective #1 \(Barrier\)[\s\S]*it is in Create_group at cell line 6",
     ),
-    "%px": (f"%px new = {GROUP} if rank != 2 else 0", r"ranks 0, 1, 3 are in Create_group"),
+    "%px": (
+        f"%px from mpi4py import MPI; new = {GROUP} if rank != 2 else 0",
+        r"ranks 0, 1, 3 are in Create_group",
+    ),
     "--noblock": (
         f"code = '''{IMPORTS}if rank != 2:\n    new = {GROUP}'''\n"
         "get_ipython().run_cell_magic('px', '--noblock', code).get()",
@@ -195,6 +198,14 @@ WATCHED = {
     "a communicator that is not watched": (
         f"%%px\n{IMPORTS}raw = MPI.Intracomm(comm)\nif rank != 2:\n    raw.Barrier()",
         r"ranks 0, 1, 3 are in Barrier at cell line 7",
+    ),
+    "a group": (
+        f"%%px\n{IMPORTS}if rank != 2:\n    new = comm.Create_group(comm.Get_group())",
+        r"in Recv for Create_group: no matching send from rank 2",
+    ),
+    "a bridge": (
+        f"%%px\n{IMPORTS}half = comm.Split(rank // 2)\nhalf.Create_intercomm(0, comm, 1 - rank // 2)",
+        r"is waiting in Recv \(from rank \d\) for Create_intercomm at cell line 6",
     ),
     "a fence in a function": (
         f"%px from mpi4py import MPI; w = {WINDOW}\n{FUNCTION}        w.Fence()\nrc[:].apply_sync(f)",

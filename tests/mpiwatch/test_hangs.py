@@ -153,8 +153,8 @@ def test_a_rank_that_starts_the_cell_after_the_others_disagree(shared: Kernel) -
             r"rank 2 has returned from the cell)\s+){2,4}",
         ),
         (
-            f"open(mark, 'w').close()\nif rank != 2:\n    new = {GROUP}",
-            r"were stopped:\s+((ranks? [013, ]+ (is|are) (in Create_group )?at cell line 5: `new = .*`|"
+            f"from mpi4py import MPI\nopen(mark, 'w').close()\nif rank != 2:\n    new = {GROUP}",
+            r"were stopped:\s+((ranks? [013, ]+ (is|are) (in Create_group )?at cell line 6: `new = .*`|"
             r"rank 2 has returned from the cell)\s+){2,4}ranks 0, 1, 3 did not respond",
         ),
         (
