@@ -13,7 +13,7 @@ from uuid import uuid4
 import ipyparallel as ipp
 from IPython.display import clear_output, publish_display_data
 
-from labkit.cluster import ipyparallel_private as private
+from labkit.cluster.adapter import client
 from labkit.cluster.ranks import Ranks
 from labkit.units import duration
 from mpiwatch.report import Activity, RankState, counted, ranks_phrase
@@ -82,13 +82,13 @@ class LiveView:
             clear_output(wait=output_follows)
 
     def observe(self) -> None:
-        for rank, output in private.outputs(self.result).items():
+        for rank, output in client.outputs(self.result).items():
             for name in ("stdout", "stderr"):
                 tail = (output[name] or "")[-LOOK_BACK_CHARACTERS:]
                 if tail != self.tails.get((rank, name), ""):
                     self.tails[rank, name] = tail
                     self.printed[rank] = last_line(tail)
-        seen = {rank: ended(future) for rank, future in private.futures(self.result).items()}
+        seen = {rank: ended(future) for rank, future in client.futures(self.result).items()}
         if not all(seen.values()):
             report = self.ranks.take_snapshot(AGE_S)
             for state in report.ranks if report is not None else ():
@@ -99,7 +99,7 @@ class LiveView:
 
     def bundle(self, now: float) -> dict[str, str]:
         """Return the view as HTML, in the colours of the page around it, and as text."""
-        done = sum(future.done() for future in private.futures(self.result).values())
+        done = sum(future.done() for future in client.futures(self.result).values())
         title = (
             f"{duration(now - self.began)}, {done} of {counted(len(self.doing), 'rank')} "
             "done. The stop button ends the cell."

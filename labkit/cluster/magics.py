@@ -8,16 +8,16 @@ import re
 import signal
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from functools import partial, wraps
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from ipyparallel.client.magics import ParallelMagics
 from ipyparallel.error import NoEnginesRegistered, RemoteError
 from IPython import get_ipython
 
-from labkit.cluster import ipyparallel_private as private
 from labkit.cluster import live_view, output
+from labkit.cluster.adapter.client import render_errors_with
+from labkit.cluster.adapter.magics import CellMagics, Options, show_with
 from labkit.cluster.errors import CellHung, RankDied
 from labkit.cluster.failures import error_of, failures, failures_in, hang_report
 from labkit.cluster.ranks import Ranks
@@ -27,12 +27,8 @@ POLL_S = 0.05  # between two looks at a cell that runs
 RUNS_SHOWN = 6  # of consecutive cells; a longer list is hard to read
 
 
-class RankMagics(ParallelMagics):
-    """ipyparallel's magics, with checks before, during and after each cell.
-
-    The output of a cell is shown when all ranks have ended it: `--stream` and `--no-stream` change nothing.
-    `--progress-after` is the number of seconds after which a live view appears; -1 for never.
-    """
+class RankMagics(CellMagics):
+    """The magics, with checks before, during and after each cell."""
 
     ranks: Ranks
     # The cells that have defined names on the ranks: their numbers as the notebook shows them now, by the
@@ -40,25 +36,13 @@ class RankMagics(ParallelMagics):
     setup_cells: dict[str, int]
     progress_after_seconds = live_view.AFTER_S
 
-    @wraps(ParallelMagics.cell_px)  # which keeps its parser of options
-    def cell_px(self, line: str = "", cell: str | None = None) -> Any:
-        try:
-            return super().cell_px(line, engine_text(self.shell, line, cell or ""))
-        except RemoteError as error:  # of `--local`, which waits here
-            raise error_of(failures(self.last_result)) or error from None
+    def text_for_ranks(self, options: str, body: str) -> str:
+        return engine_text(self.shell, options, body)
 
-    def parallel_execute(  # noqa: PLR0917  (ipyparallel's signature)
-        self,
-        cell: str,
-        block: bool | None = None,
-        groupby: str = "type",
-        save_name: str | None = None,
-        stream_output: bool | None = None,
-        progress_after: float | None = None,
-        signal_on_interrupt: Any = None,
-    ) -> Any:
-        block = self.view.block if block is None else block
-        after_s = self.progress_after_seconds if progress_after is None else progress_after
+    def error_of(self, result: Any) -> Exception | None:
+        return error_of(failures(result))
+
+    def run(self, cell: str, options: Options) -> Any:
         self.ranks.prepare()
         number = cell_number(self.shell)
         metadata = parent(self.shell).get("metadata") or {}
@@ -70,20 +54,20 @@ class RankMagics(ParallelMagics):
         # An interrupt while the cell is on its way to the ranks stops it on all of them, like a later one.
         with deferred_interrupts() as interrupts:
             try:
-                result = super().parallel_execute(cell, block=False, save_name=save_name)
+                result = self.send(cell, options.save_name)
             except NoEnginesRegistered:
                 raise self.ranks.death() or NoEnginesRegistered() from None
-        result.display_outputs = partial(output.display_outputs, result)  # `%pxresult` calls it
+        show_with(result, output.display_outputs)
 
         def remember(done: Any) -> None:
             if done.successful() and defines_names(cell):
                 self.setup_cells[key] = number
 
-        if not block:
+        if not options.block:
             result.add_done_callback(remember)
             return result
         has_view = not live_view.NONINTERACTIVE and live_view.fills_its_cell(self.shell)
-        view = live_view.LiveView(self.ranks, result, after_s if has_view else -1)
+        view = live_view.LiveView(self.ranks, result, options.view_after_s if has_view else -1)
         try:
             try:
                 self.wait(result, view, interrupts)
@@ -91,7 +75,7 @@ class RankMagics(ParallelMagics):
                 output.wait_until_complete(result)
         finally:
             view.remove(output_follows=bool(output.pieces(result)))
-            output.show(result, groupby)
+            output.show(result, options.group_by)
         error: Exception | None = error_of(failures(result))
         try:
             result.get()
@@ -157,7 +141,7 @@ def activate(ranks: Ranks, *, cleared: bool) -> None:
     shell.set_custom_exc((NameError,), explain_name)
     if magic_first not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(magic_first)
-    private.render_errors_with(partial(text_of_error, ranks))
+    render_errors_with(partial(text_of_error, ranks))
 
 
 def explain_name(

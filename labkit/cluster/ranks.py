@@ -15,7 +15,8 @@ from ipyparallel.error import NoEnginesRegistered
 
 from labkit import limits
 from labkit.cluster import clusters, ssh
-from labkit.cluster import ipyparallel_private as private
+from labkit.cluster.adapter.client import has_failed, pending
+from labkit.cluster.adapter.launchers import process_of
 from labkit.cluster.engine_setup import RankInfo, renew_comm, unreceived_messages
 from labkit.cluster.errors import CellHung, CellStopped, RankDied
 from labkit.cluster.failures import failures, hang_report, tracebacks, unreceived_line
@@ -55,7 +56,7 @@ class Ranks:
         self.job = Job(cluster)
         self.machines = ssh.hosts_of(Path(cluster.cluster_file))
         self.recorder = FlightRecorder(recorder) if recorder and os.path.exists(recorder) else None
-        self.controller = private.process_of(cluster.controller)
+        self.controller = process_of(cluster.controller)
         self.ended_because = ""  # set when this notebook has ended the engines
         self.sent: list[Any] = []  # the futures of messages to the engines, until they are done
         self.is_renewal_due = False
@@ -73,7 +74,7 @@ class Ranks:
         """
         done = [future for future in self.sent if future.done()]
         self.sent[:] = [future for future in self.sent if not future.done()]
-        if any(map(private.has_failed, done)) or self.epoch_now() != self.epoch:
+        if any(map(has_failed, done)) or self.epoch_now() != self.epoch:
             self.is_renewal_due = True
         if not self.is_renewal_due or self.sent:
             return
@@ -89,7 +90,7 @@ class Ranks:
         failed = failures(result)
         if not done_in_time or failed:
             why = failed[0].message if failed else "did not respond"
-            ranks = ranks_phrase(private.pending(result) or [failed[0].rank])
+            ranks = ranks_phrase(pending(result) or [failed[0].rank])
             self.end(f"{ranks} could not get fresh communicators ({why}): the engines were ended. {ADVICE}")
             raise RankDied(self.ended_because)
 
@@ -176,7 +177,7 @@ class Ranks:
         text = hang_report(failures(result)) if report is None else render(report)
         if text is None or result.wait(HANG_GRACE_S):
             return
-        if report is not None and not set(private.pending(result)).isdisjoint(stuck_in_mpi(report)):
+        if report is not None and not set(pending(result)).isdisjoint(stuck_in_mpi(report)):
             self.end(stuck_text(report))
         elif self.interrupt(result):
             return
@@ -212,9 +213,9 @@ class Ranks:
         """Interrupt the ranks that are still in the cell. If they go on, end the engines and return False."""
         # Only once: a second interrupt could hit a rank while it handles the first, and its answer be lost.
         with contextlib.suppress(NoEnginesRegistered):
-            self.client.send_signal("SIGINT", targets=private.pending(result), block=False)
+            self.client.send_signal("SIGINT", targets=pending(result), block=False)
         if not result.wait(INTERRUPT_S):
-            stuck = ranks_phrase(private.pending(result))
+            stuck = ranks_phrase(pending(result))
             self.end(
                 f"{stuck} did not respond to an interrupt (an unwatched MPI call, or other compiled code): "
                 f"the engines were ended. {ADVICE}"

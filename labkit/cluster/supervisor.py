@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import os
 import signal
 import subprocess
@@ -27,9 +26,11 @@ if __name__ == "__main__":  # run by path with -I -S, Python does not know where
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from labkit import forking
+from labkit.cluster.adapter import files
 from mpiwatch import processes
 from mpiwatch.processes import LINUX, alive, die_with_parent, run_by_path, supervise
 
+ENGINE = "labkit.cluster.adapter.engine"  # the program that forks the engines
 GRACE_S = {"controller": 2.0, "engines": 2.0, "job": 35.0}  # from SIGTERM to SIGKILL; ipyparallel has 5 s
 
 
@@ -39,31 +40,20 @@ def supervised(role: str) -> list[str]:
 
 
 def cluster_files(profile_dir: str, cluster_id: str) -> dict[str, str]:
-    """Return the paths of the files that describe an ipyparallel cluster and its ranks.
+    """Return the paths of the files that describe a cluster and its ranks: ipyparallel's, and the lab's.
 
-    ipyparallel writes `cluster`, `client`, `engine` and `engines`. The lab writes `lock` (locked by the
-    kernel that has the engines), `exits` (how each rank ended), `reports` (hang reports, one line of JSON
-    each), `job` (the state of the engines' SLURM job) and `hosts` (by ssh: the host of each rank).
+    The lab's are `lock` (locked by the kernel that has the engines), `exits` (how each rank ended),
+    `reports` (hang reports, one line of JSON each), `job` (the state of the engines' SLURM job) and `hosts`
+    (by ssh: the host of each rank).
     """
-    security, log = f"{profile_dir}/security", f"{profile_dir}/log"
-    controller = f"{security}/ipcontroller-{cluster_id}" if cluster_id else f"{security}/ipcontroller"
-    return {
-        "cluster": f"{security}/cluster-{cluster_id}.json",
-        "client": f"{controller}-client.json",
-        "engine": f"{controller}-engine.json",
-        "engines": f"{log}/engines{cluster_id}.json",
-        "lock": f"{log}/lock-{cluster_id}",
-        "exits": f"{log}/exits-{cluster_id}",
-        "reports": f"{log}/reports-{cluster_id}",
-        "job": f"{log}/job-{cluster_id}",
-        "hosts": f"{log}/hosts-{cluster_id}",
-    }
+    names = ("lock", "exits", "reports", "job", "hosts")
+    own = {name: f"{profile_dir}/log/{name}-{cluster_id}" for name in names}
+    return files.cluster_files(profile_dir, cluster_id) | own
 
 
 def files_of_this_cluster() -> dict[str, str]:
     """Return the cluster_files of the cluster that this process belongs to."""
-    # ipyparallel sets both variables for the controllers and engines that it starts.
-    return cluster_files(os.environ.get("IPP_PROFILE_DIR", ""), os.environ.get("IPP_CLUSTER_ID", ""))
+    return cluster_files(*files.this_cluster())
 
 
 def exits_in(file: os.PathLike[str]) -> list[tuple[int, int]]:
@@ -78,21 +68,17 @@ def exits_in(file: os.PathLike[str]) -> list[tuple[int, int]]:
 
 def controller_pid() -> int | None:
     """Return the pid of the cluster's controller, or of its supervisor; None without a whole cluster file."""
-    # labkit.cluster.ipyparallel_private reads the same entry.
-    path = files_of_this_cluster()["cluster"]
-    with contextlib.suppress(OSError, ValueError, KeyError), open(path) as file:
-        return int(json.load(file)["controller"]["state"]["pid"])
-    return None
+    return files.read_controller_pid(files_of_this_cluster()["cluster"])
 
 
 def files_to_remove(role: str, watched: int, command: int, stopped: bool) -> list[str]:
     """Return the files to remove after the command, of this pid, has ended; `stopped` by a signal to us."""
-    folder, id_ = os.environ.get("IPP_PROFILE_DIR", ""), os.environ.get("IPP_CLUSTER_ID", "")
+    folder, cluster_id = files.this_cluster()
     found = []
     if os.path.basename(folder) == "profile_hosts":
         from labkit.hosts import state  # noqa: PLC0415  (it takes time to import, and few clusters need it)
 
-        found += glob.glob(f"{state.folder()}/{command}:*")  # the sockets of labkit.cluster.controller
+        found += glob.glob(f"{state.folder()}/{command}:*")  # the controller's sockets
     # A starter that has ended cannot read our output or clean up. One that stops its controller needs
     # neither log, and waits for our end: remove them now, as Jupyter may kill it before it removes them.
     unread = not alive(watched) or (stopped and role == "controller")
@@ -105,9 +91,9 @@ def files_to_remove(role: str, watched: int, command: int, stopped: bool) -> lis
         return found  # a new cluster has taken the name, and the files are its own
     if unread or role == "controller":
         found += files_of_this_cluster().values()
-    if unread and role == "controller" and id_:
+    if unread and role == "controller" and cluster_id:
         # A kernel that was killed while it stopped its engines has left their log. The controller ends last.
-        found += glob.glob(f"{glob.escape(folder)}/log/ipengine-{id_}-*.log")
+        found += glob.glob(f"{glob.escape(files.logs_of_engines(folder, cluster_id))}*.log")
     return found
 
 
@@ -120,13 +106,13 @@ def main(arguments: list[str]) -> int:
             watched = controller
             break
         time.sleep(0.02)  # ipyparallel writes the file in place: it may be incomplete
-    files = files_of_this_cluster()
+    paths = files_of_this_cluster()
     # After a power cut, files of an earlier controller or of earlier engines may be left. The new engines
     # would read them.
     old = ("client", "engine") if role == "controller" else ("exits", "job")
-    processes.remove([files[name] for name in old])
+    processes.remove([paths[name] for name in old])
     if role != "controller":
-        os.environ[forking.EXITS] = files["exits"]
+        os.environ[forking.EXITS] = paths["exits"]
     if role == "engines":  # not as a job: on this machine, or where the profile says
         for name in os.environ.keys() - processes.without_job(os.environ).keys():
             del os.environ[name]
@@ -134,7 +120,7 @@ def main(arguments: list[str]) -> int:
         me = os.getpid()
         with forking.listen() as listener:
             subprocess.Popen(
-                [sys.executable, "-P", "-m", "labkit.cluster.engine", forking.SERVE],
+                [sys.executable, "-P", "-m", ENGINE, forking.SERVE],
                 stdin=listener.fileno(),
                 preexec_fn=lambda: die_with_parent(signal.SIGKILL, me),  # noqa: PLW1509
             )

@@ -1,6 +1,6 @@
 """An ipyparallel controller that loses none of its ports to other programs while it starts.
 
-    python -m labkit.cluster.controller [OPTION …]
+    python -m labkit.cluster.adapter.controller [OPTION …]
 
 The options are ipyparallel's. Its controller asks the system for about sixteen free ports, releases them, and
 starts child processes that listen on them about a second later. If another program gets a port in between,
@@ -34,7 +34,7 @@ FEW_MISSES = 3  # of an engine on a busy machine; one that has ended misses all
 class Controller(IPController):
     """Keep each chosen port bound until the controller ends.
 
-    Replaces methods of IPController that are not documented (see tests/cluster/test_ipyparallel_private.py).
+    Replaces methods of IPController that are not documented.
     """
 
     def __init__(self, **settings: object) -> None:
@@ -92,7 +92,7 @@ class Controller(IPController):
 class HeartMonitor(heartmonitor.HeartMonitor):
     """Ping less often while all engines respond.
 
-    `beat` and `caller` are not documented (see tests/cluster/test_ipyparallel_private.py).
+    `beat` and `caller` are not documented.
     """
 
     changed = 0.0  # in seconds of its lifetime

@@ -84,7 +84,7 @@ def fork_nanny() -> Any:
     """Fork a process that waits to become the nanny; return a replacement for ipyparallel's `start_nanny`.
 
     `app.start_nanny` and the pickled arguments that `nanny.main` reads from its standard input are private to
-    ipyparallel (see tests/cluster/test_ipyparallel_private.py).
+    ipyparallel.
     """
     from ipyparallel.engine import nanny  # noqa: PLC0415
 

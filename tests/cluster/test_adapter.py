@@ -1,11 +1,12 @@
 """The installed ipyparallel still has the undocumented parts whose loss no other test would notice.
 
-A failure here names the part that has changed. Adapt labkit/cluster/ipyparallel_private.py, or the module
-that the test names.
+A failure here names the part that has changed: adapt labkit/cluster/adapter. No other module of the lab uses
+such parts.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import socket
@@ -18,15 +19,18 @@ import ipyparallel as ipp
 import pytest
 import zmq
 from ipyparallel.client import view
+from ipyparallel.client.magics import ParallelMagics
 from ipyparallel.controller import heartmonitor
 from ipyparallel.controller.app import IPController
 from ipyparallel.engine import app, nanny
+from ipyparallel.engine.kernel import IPythonParallelKernel
 from ipyparallel.error import CompositeError, RemoteError
 from IPython.core.interactiveshell import InteractiveShell
 
-from labkit.cluster import clusters
-from labkit.cluster import ipyparallel_private as private
-from labkit.cluster.controller import Controller, HeartMonitor
+import labkit
+from labkit.cluster.adapter import client, functions, launchers
+from labkit.cluster.adapter.controller import Controller, HeartMonitor
+from labkit.cluster.adapter.magics import CellMagics
 from labkit.cluster.failures import Failure, failures_in
 
 
@@ -34,14 +38,14 @@ def test_views_send_through_the_replaced_methods() -> None:
     source = inspect.getsource(view)
     assert "client.send_apply_request(" in source and "client.send_execute_request(" in source
     assert "client._send" not in source and "session.send" not in source  # a view has no other way to send
-    assert all(callable(getattr(ipp.Client, name)) for name in (*private.VIEWS, *private.SENDS))
-    assert all(callable(getattr(ipp.DirectView, name)) for name in private.USES_OF_VIEWS)
+    assert all(callable(getattr(ipp.Client, name)) for name in (*client.VIEWS, *client.SENDS))
+    assert all(callable(getattr(ipp.DirectView, name)) for name in client.USES_OF_VIEWS)
 
 
 def test_errors_of_engines_are_shown_as_the_lab_does(monkeypatch: pytest.MonkeyPatch) -> None:
     # This lets monkeypatch restore the method after the test.
     monkeypatch.setattr(RemoteError, "_render_traceback_", RemoteError._render_traceback_)
-    private.render_errors_with(lambda error: ["a report"] if error.ename == "HangError" else None)
+    client.render_errors_with(lambda error: ["a report"] if error.ename == "HangError" else None)
     hung, other = RemoteError("HangError", "", "frames"), RemoteError("ValueError", "", "frames")
     assert hung._render_traceback_() == ["a report"] and "frames" in other._render_traceback_()
     composite = CompositeError("", [("HangError", "text", "frames", {"engine_id": 3, "method": "apply"})])
@@ -84,13 +88,11 @@ def test_only_the_listener_can_use_a_chosen_port() -> None:
 
 
 def test_the_heart_monitor_and_the_start_of_the_nanny_are_the_replaced_ones() -> None:
-    assert (
-        "HeartMonitor" in heartmonitor._setup_heartmonitor.__code__.co_names
-    )  # labkit/cluster/controller.py
+    assert "HeartMonitor" in heartmonitor._setup_heartmonitor.__code__.co_names
     assert heartmonitor.HeartMonitor is HeartMonitor
     start = inspect.getsource(HeartMonitor.start)
     assert "self.caller = ioloop.PeriodicCallback(self.beat, self.period)" in start
-    assert "start_nanny" in app.IPEngine.start_nanny.__code__.co_names  # labkit/cluster/engine.py
+    assert "start_nanny" in app.IPEngine.start_nanny.__code__.co_names
     # The nanny reads a pickled dict from its standard input, and prints its address.
     source = inspect.getsource(nanny.main)
     assert "pickle.load" in source and "sys.stdin" in source
@@ -102,8 +104,44 @@ def test_an_attached_cluster_leaves_the_file_of_a_new_one_alone(tmp_path: Path) 
         cluster = ipp.Cluster(n=2, profile_dir=str(tmp_path), cluster_file=str(file), parent=None)
         state = cluster.to_dict() | {"controller": {"class": "local", "state": {"pid": child.pid}}}
         file.write_text(json.dumps(state))
-        attached = clusters.attach(file)
+        attached = launchers.attach(file)
         state = json.loads(file.read_text())
         child.communicate(b"\n")
     attached._controller_stopped({"exit_code": 0})  # ipyparallel calls it when it notices
     assert json.loads(file.read_text()) == state
+
+
+def test_the_magics_run_each_cell_through_the_replaced_methods() -> None:
+    own, original = (inspect.signature(each.parallel_execute) for each in (CellMagics, ParallelMagics))
+    assert list(own.parameters) == list(original.parameters)
+    assert "self.parallel_execute(" in inspect.getsource(ParallelMagics.cell_px)
+    assert "self.parallel_execute(" in inspect.getsource(ParallelMagics.px)
+    assert ".display_outputs(" in inspect.getsource(ParallelMagics.result)
+    assert "'px' not in ip.magics_manager.magics[\"line\"]" in inspect.getsource(ipp.Client.__init__)
+
+
+def test_an_engine_looks_for_modules_and_calls_functions_as_the_adapter_expects() -> None:
+    assert "sys.path.insert(0, '')" in inspect.getsource(app.IPEngine.init_engine)
+    assert "sys.path.insert(0, '')" in inspect.getsource(app.IPEngine.to_work_dir)
+    assert "sys.path.insert(0, '')" in inspect.getsource(IPController.to_work_dir)
+    called = inspect.getsource(IPythonParallelKernel.do_apply)
+    assert all(f"'{part}'" in called or f'"{part}"' in called for part in ("f", "args", "kwargs", "result"))
+    assert functions.is_in_use("_0123abcd_0123456789_f") and not functions.is_in_use("_")
+
+
+def test_no_other_module_of_the_lab_imports_parts_of_ipyparallel() -> None:
+    """Only the package itself, whose names are documented, and its errors."""
+    root = Path(labkit.__file__).parent
+    modules = [path for path in root.rglob("*.py") if "adapter" not in path.parts]
+    modules += [*(root.parent / "cluster_profiles").rglob("*.py")]
+    imported = set()
+    for path in modules:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                imported.add(node.module or "")
+            elif isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+    assert {name for name in imported if name.startswith("ipyparallel")} == {
+        "ipyparallel",
+        "ipyparallel.error",
+    }
