@@ -42,7 +42,7 @@ test-slurm: test-env  ## run the tests on a SLURM of their own, which needs its 
 
 test-grading: test-env  ## release, submit, grade and return notebooks with nbgrader: docs/grading.md
 	@$(make_env) --add grading
-	@"$(VENV)/bin/python" -m pytest -m grading tests/grading
+	@"$(VENV)/bin/python" -m pytest -n 2 -m grading $(if $(strip $(TESTS)),$(TESTS),tests/grading)
 
 exercises: test-env  ## check every reference, every wrong answer and hostile code: docs/exercises.md
 	@"$(VENV)/bin/python" -m pytest -n 3 -m "exercises and not thorough" $(if $(strip $(TESTS)),$(TESTS),tests/exercises tests/cli/test_course_copies.py)

@@ -4,6 +4,10 @@ A file is written under another name in the same directory, flushed to the disk 
 replaces an old file in one step (POSIX). Each writer has a name of its own, and holds a lock on its file:
 the next writer removes the files of killed writers, which it knows by their lock. The operating system gives
 up the lock of a process that dies, also on NFS, where `flock` locks for all machines.
+
+Only a plain file is ever replaced or removed. A link stays: its file is replaced. A device such as /dev/null
+and an open descriptor such as /dev/stdout are written to. A folder, a named pipe, a socket or a disk is an
+error. `mpiwatch/output.py` has the same rule, because mpiwatch knows nothing of the lab.
 """
 
 from __future__ import annotations
@@ -11,9 +15,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import glob
+import io
 import os
+import re
 import secrets
 import socket
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -25,40 +32,129 @@ UNFINISHED = ".labkit-part"
 SHOWN = 40  # characters of a file's name in that of its unfinished file: names may have 255 bytes
 KILLED_S = 2.0  # a killed process may take so long to end
 POLL_S = 0.05
+MOST_LINKS = 40  # that one path may lead through, as on Linux
+
+
+def destination(path: Path) -> Path | None:
+    """Return the plain file that output to `path` replaces or makes, with its links followed.
+
+    Return None if the output goes into a device or an open descriptor, which stays. Raise OSError, which
+    names the path, for anything else.
+    """
+    if _descriptor(path) is not None:
+        return None
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG  # none yet: one is made, also where a link leads to nothing
+    if stat.S_ISREG(mode):
+        return Path(os.path.realpath(path))
+    if stat.S_ISCHR(mode):
+        return None
+    raise OSError(errno.EINVAL, f"expected a plain file to write to, found a {_kind(mode)}", str(path))
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Open a file for writing bytes; it appears at `path` when the block ends, unless the block raises.
 
-    An OSError names the file, also if the disk is full.
+    What goes into a device or an open descriptor is written there when the block ends. An OSError names the
+    file, also if the disk is full; raise it before the block if `path` is something that output must not
+    replace.
     """
+    target = destination(path)
+    if target is None:
+        content = io.BytesIO()
+        yield content
+        _write_in_place(path, content.getvalue())
+        return
     part = None
     try:
-        remove_unfinished(path.parent, path.name[:SHOWN])
-        with _unfinished(path) as file:
+        remove_unfinished(target.parent, target.name[:SHOWN])
+        with _unfinished(target) as file:
             part = Path(file.name)
             yield file
             file.flush()
             os.fsync(file.fileno())
-            part.replace(path)  # still locked, so nobody takes it for the file of a killed writer
+            with suppress(FileNotFoundError):  # who may read the file before may read the new one
+                part.chmod(stat.S_IMODE(target.stat().st_mode))
+            part.replace(target)  # still locked, so nobody takes it for the file of a killed writer
     except BaseException as error:
         if part:
             part.unlink(missing_ok=True)
         if isinstance(error, OSError) and str(error.filename or UNFINISHED).endswith(UNFINISHED):
             error.filename = str(path)
         raise
-    directory = os.open(path.parent, os.O_RDONLY)
+    directory = os.open(target.parent, os.O_RDONLY)
     try:
         os.fsync(directory)  # and with it the new name
     finally:
         os.close(directory)
 
 
+def read_input(path: Path) -> bytes:
+    """Return the content of a plain file, or what an open descriptor such as /dev/stdin yields.
+
+    Raise OSError, which names the path, for anything else: a named pipe may never get a writer, and a device
+    may never end.
+    """
+    check_input(path)
+    return path.read_bytes()
+
+
+def check_input(path: Path) -> None:
+    """Raise OSError, which names the path, unless it is a plain file or a descriptor open for reading."""
+    mode, number = os.stat(path).st_mode, _descriptor(path)
+    is_readable = number is not None and fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY
+    if not stat.S_ISREG(mode) and not is_readable:
+        raise OSError(errno.EINVAL, f"expected a plain file, found a {_kind(mode)}", str(path))
+
+
+KINDS = {
+    stat.S_IFDIR: "folder",
+    stat.S_IFIFO: "named pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "disk",
+}
+
+
+def _kind(mode: int) -> str:
+    return KINDS.get(stat.S_IFMT(mode), "file of another kind")
+
+
+def _descriptor(path: Path) -> int | None:
+    """Return the open descriptor of this process that a path such as /dev/stdout names, else None."""
+    place = os.path.abspath(path)
+    of_this_process = rf"{os.path.realpath('/proc/self')}(?:/task/\d+)?/fd/(\d+)|/dev/fd/(\d+)"
+    for _ in range(MOST_LINKS):
+        place = os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place))
+        if found := re.fullmatch(of_this_process, place):
+            return int(found[1] or found[2])
+        if not os.path.islink(place):
+            return None
+        place = os.path.join(os.path.dirname(place), os.readlink(place))
+    return None
+
+
+def _write_in_place(path: Path, content: bytes) -> None:
+    """Write to a device or an open descriptor. Raise OSError, which names the path."""
+    number = _descriptor(path)
+    try:
+        file = os.dup(number) if number is not None else os.open(path, os.O_WRONLY | os.O_NOCTTY)
+        with open(file, "wb") as out:
+            out.write(content)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
 def remove_unfinished(directory: Path, name: str = "") -> None:
     """Remove the unfinished files whose writers have been killed, of files whose name begins with `name`."""
     for part in directory.glob(f".{glob.escape(name)}*{UNFINISHED}"):
-        with suppress(OSError), part.open("r+b") as file:
+        with suppress(OSError), open(part, "r+b", opener=_open_plain) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                continue
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             part.unlink()
 
@@ -66,18 +162,18 @@ def remove_unfinished(directory: Path, name: str = "") -> None:
 def kept_beside(path: Path) -> str:
     """Give a file a name that is free, and return that name."""
     names = (f"{path.stem}-old{number or ''}{path.suffix}" for number in (0, *range(2, 10**6)))
-    place = next(place for name in names if not (place := path.with_name(name)).exists())
-    path.rename(place)
-    return place.name
+    free = next(name for name in names if not os.path.lexists(path.with_name(name)))
+    path.rename(path.with_name(free))
+    return free
 
 
 @contextmanager
 def locked(path: Path, wait_s: float = KILLED_S, waiting: str = "") -> Iterator[None]:
     """Hold a lock inside the block: the file `path`, which is there only meanwhile, or after a kill.
 
-    A process that has to wait prints `waiting`, if given, on standard error. After `wait_s` seconds, raise
-    BlockingIOError, which names the process that holds the lock. Where the file system has no locks, nothing
-    is locked.
+    Raise OSError, which names the path, if anything but a plain file is there: it stays. A process that has
+    to wait prints `waiting`, if given, on standard error. After `wait_s` seconds, raise BlockingIOError. It
+    names the process that holds the lock. Where the file system has no locks, nothing is locked.
     """
     deadline = time.monotonic() + wait_s
     while True:
@@ -110,11 +206,21 @@ def locked(path: Path, wait_s: float = KILLED_S, waiting: str = "") -> Iterator[
 
 def _lock_file(path: Path) -> IO[str]:
     try:
-        return path.open("a+")
+        file = open(path, "a+", opener=_open_plain)  # noqa: SIM115  (the caller closes it)
     except PermissionError:
         if not path.exists():
             raise
-        return path.open()  # another user's, in a folder that several share
+        file = open(path, opener=_open_plain)  # noqa: SIM115  (another user's, in a folder that several share)
+    mode = os.fstat(file.fileno()).st_mode
+    if not stat.S_ISREG(mode):
+        file.close()
+        raise OSError(errno.EINVAL, f"expected a lock file or nothing, found a {_kind(mode)}", str(path))
+    return file
+
+
+def _open_plain(path: str, flags: int) -> int:
+    """Open a file, but no link, and wait for nobody at a named pipe."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def _unfinished(path: Path) -> BinaryIO:

@@ -16,7 +16,8 @@ import shutil
 import signal
 
 from mpiwatch.launch import mpiexec, parse, run
-from mpiwatch.program import begin_watching, run_script, show_error
+from mpiwatch.program import begin_watching, show_error
+from mpiwatch.script import is_from_the_program, load, run_script, wait_for_the_first
 
 
 def main() -> None:
@@ -25,6 +26,7 @@ def main() -> None:
     Exit with the program's code, or with another one if it hangs or dies.
     """
     options = parse(sys.argv[1:])
+    code = load(options.words[0], is_module=options.is_module)
     if options.ranks:
         if not shutil.which(mpiexec()):
             print("mpiwatch: there is no mpiexec to start ranks with: install MPI", file=sys.stderr)
@@ -32,10 +34,12 @@ def main() -> None:
         sys.exit(run([mpiexec(), "-n", str(options.ranks)], options))
     link = begin_watching(options)
     try:
-        run_script(options.words, options.is_module)
+        run_script(options.words, code, is_module=options.is_module)
     except SystemExit:
         raise
     except BaseException as error:
+        if not is_from_the_program(error):
+            wait_for_the_first()
         show_error(error)
         link.note_error(error)
         sys.exit(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)

@@ -18,15 +18,31 @@ from collections.abc import Callable
 from time import sleep
 from types import CodeType, FrameType
 from typing import Any, NoReturn
-from weakref import WeakMethod
 from zlib import crc32
 
 from mpi4py import MPI
 from numpy import ndarray
 
 import mpiwatch
+from mpiwatch.arguments import (
+    BLOCK,
+    COUNTS,
+    DTYPES,
+    FROM_ROOT,
+    LAYOUTS,
+    REDUCTIONS,
+    TYPES,
+    UNIFORM,
+    check_buffers,
+    check_writable,
+    is_in_place,
+    signature,
+)
+from mpiwatch.library_calls import RawIntracomm
+from mpiwatch.places import describe, file_label, line_number
 from mpiwatch.recorder import (
     EPOCH_SHIFT,
+    ERROR_BYTES,
     GAVE_UP,
     HASH_MASK,
     HISTORY_CALLS,
@@ -43,24 +59,10 @@ from mpiwatch.recorder import (
     write_members,
 )
 from mpiwatch.report import OF_ARRAYS, OF_OBJECTS, UNKNOWN, Mismatch, Reason
-from mpiwatch.snapshot import file_label, mismatch
-from mpiwatch.waiting import DEADLINE_S, Waiting, Watch, wait_until
-from mpiwatch.wrapper import (
-    BLOCK,
-    COUNTS,
-    DTYPES,
-    FROM_ROOT,
-    LAYOUTS,
-    REDUCTIONS,
-    TYPES,
-    UNIFORM,
-    CommWrapper,
-    add_methods,
-    check_buffers,
-    check_writable,
-    is_in_place,
-    signature,
-)
+from mpiwatch.signatures import amounts, misfit_of
+from mpiwatch.snapshot import mismatch
+from mpiwatch.waiting import DEADLINE_S, CollectiveError, Waiting, Watch, wait_until
+from mpiwatch.wrapper import CommWrapper, add_methods
 
 SETTLE_S = 0.5  # how long a mismatch waits for ranks that are on their way: the report then shows them, too
 VISIBLE_S = 0.001  # a thousand times as long as a write takes to reach the other cores
@@ -85,16 +87,23 @@ class Channel:
     only when all ranks have called it.
     """
 
-    def __init__(
-        self, watch: Watch, row: int, comm: MPI.Intracomm, members: list[int], waits: bool | None = None
+    def __init__(  # noqa: PLR0917
+        self,
+        watch: Watch,
+        row: int,
+        first: int,
+        comm: MPI.Intracomm,
+        members: list[int],
+        made_by: str = "",
+        waits: bool | None = None,
     ) -> None:
         self.watch, self.row, self.rank, self.members = watch, row, comm.rank, members
         self.is_on_one_machine = len({watch.machines[rank] for rank in members}) == 1
         self.waits = self.is_on_one_machine and (watch.waits if waits is None else waits)
-        self.comm = MPI.Intracomm(comm)  # the MPI library's, without its wrappers
+        self.comm = RawIntracomm(comm)  # the MPI library's, without its wrappers
         recorder = watch.recorder
         self.memory, self.words, self.size = recorder.memory, recorder.words, len(members)
-        self.first = row * recorder.size  # in words
+        self.first = first  # in words
         self.last = self.first + len(members)
         self.own = self.first + self.rank
         self.low = recorder.words_offset + 8 * self.first  # in bytes
@@ -104,15 +113,16 @@ class Channel:
         self.number = recorder.head.first_number
         self.caller = get_ident()  # the thread that called the last collective
         self.has_begun: Callable[[str, int], object] | None = None  # strict mode's: operation and root
-        # Duplicates for the lab's own messages, each with the function to call when it has been renewed.
-        self.companions: list[tuple[MPI.Intracomm, WeakMethod[Callable[[], object]]]] = []
+        self.words[self.own] = 0  # of a communicator that had these words before
+        recorder.rows[row].made_by = fit(made_by, NAME_BYTES)
+        write_members(recorder.rows[row], members)
         watch.channels.append(self)
 
     def close(self) -> None:
         """Give the row back; called by every rank when all are done with the communicator."""
         self.watch.channels.remove(self)
         if self.rank == 0:
-            self.watch.free_rows.append(self.row)
+            self.watch.free_row(self.row, self.first, self.size)
 
     def begin_collective(  # noqa: PLR0917  (every nanosecond counts)
         self,
@@ -133,9 +143,11 @@ class Channel:
         `operation`: the name of the method or schedule; `dtype`: NumPy's number of it; `reduction`: the
         identity of an `MPI.Op`. `depth`: frames between this one and the caller's; 0 if that is not known.
         """
+        watch = self.watch
+        if watch.recorder.head.epoch != watch.epoch:
+            watch.check_epoch()  # before other ranks see this call
         frame = _getframe(depth) if depth else caller()
         word = self._note(operation, root, count, dtype, reduction, frame)
-        watch = self.watch
         if self.waits:
             self._meet(word, deadline_s)
         else:
@@ -145,8 +157,10 @@ class Channel:
                 write_members(watch.slot, self.members)
             if not self.is_on_one_machine:
                 watch.check_epoch()
-            elif (found := self.mismatch(word)) is not None:
-                self._report(found, deadline_s)
+            else:
+                difference = self.mismatch(word)
+                if difference is not None:
+                    self._report(difference, deadline_s)
         if self.has_begun is not None:
             self.has_begun(operation, root)
 
@@ -197,7 +211,8 @@ class Channel:
         names = operation, DTYPES.get(dtype, ""), REDUCTIONS.get(reduction, "")
         digest = crc32(repr((self.row, root, count, names)).encode()) & HASH_MASK
         fitted = fit(operation, NAME_BYTES), *(name.encode() for name in names[1:])
-        call = Call(0, self.row, root, count, frame.f_lineno, *fitted, file_label(code.co_filename))
+        line = line_number(code, frame.f_lasti)
+        call = Call(0, self.row, root, count, line, *fitted, file_label(code.co_filename))
         if len(self.notes) >= NOTES_KEPT:
             self.notes.clear()
         self.notes[key] = made = code, digest, bytes(call)[8:]  # without its number
@@ -329,18 +344,38 @@ class ChannelComm(CommWrapper):
         members = self._members
         return members[rank] if 0 <= rank < len(members) else -1
 
-    def _renew_with(self, own: MPI.Intracomm, reset: Callable[[], object]) -> None:
-        if self._channel is not None:
-            self._channel.companions.append((own, WeakMethod(reset)))
-
     def _begin(self, name: str, root: int = UNKNOWN, reduction: object = None, depth: int = 0) -> None:
         """Begin a collective of which only the name, the root and the reduction are compared."""
         if self._channel is not None:
             operation = UNKNOWN if reduction is None else id(reduction)
             self._channel.begin_collective(name, self.deadline_s, root, reduction=operation, depth=depth)
 
-    def _announce(self, name: str, sendbuf: Any, recvbuf: Any, root: int) -> None:
-        """Called before a collective of arrays begins; `root`: UNKNOWN if it has none."""
+    @property
+    def _compares_amounts(self) -> bool:
+        """Whether the ranks compare what they send and expect in collectives with counts for each rank."""
+        return self._channel is not None and self._channel.waits
+
+    def _compare_amounts(self, name: str, given: dict[str, Any], root: int) -> None:
+        """Raise CollectiveError on all ranks if a rank sends another amount than a rank expects from it.
+
+        All ranks have begun the collective, and none has called the MPI library yet. They tell one another.
+        """
+        assert self._channel is not None
+        if name == "Reduce_scatter":
+            mine = given["recvcounts"]
+            counts = self._channel.comm.allgather(None if mine is None else [int(count) for count in mine])
+            different = next((rank for rank, theirs in enumerate(counts) if theirs != counts[0]), None)
+            if different is not None:
+                raise CollectiveError(
+                    f"{name}: recvcounts must be the same on all ranks; rank 0 has {counts[0]}, "
+                    f"rank {different} has {counts[different]}"
+                )
+            return
+        buffers = given["sendbuf"], given["recvbuf"]
+        mine = amounts(name, buffers, self.rank, self.size, root)
+        misfit = misfit_of(name, self._channel.comm.allgather(mine))
+        if misfit:
+            raise CollectiveError(misfit)
 
     def _start_collective(self, name: str, given: dict[str, Any]) -> MPI.Request:
         """Start a non-blocking or persistent collective; `given`: its arguments by name."""
@@ -367,26 +402,40 @@ class WatchedCollectives(ChannelComm):
         super().Barrier()
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
-        count, dtype = signature(buf)
-        if type(buf) is not ndarray:
-            check_buffers(self, "Bcast", (buf,))
-        if self.rank != root:
-            check_writable(buf)
-        if self._channel is not None:
-            self._channel.begin_collective("Bcast", self.deadline_s, root, count, dtype, depth=2)
-        super().Bcast(buf, root)
+        try:
+            count, dtype = signature(buf)
+            if type(buf) is not ndarray or dtype not in DTYPES:
+                check_buffers(self, "Bcast", (buf,))
+            if self.rank != root:
+                check_writable(buf)
+            if self._channel is not None:
+                self._channel.begin_collective("Bcast", self.deadline_s, root, count, dtype, depth=2)
+            super().Bcast(buf, root)
+        except Exception as error:
+            self._note_failed_call("Bcast", error)
+            raise
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
-        sent = recvbuf if sendbuf is IN_PLACE or sendbuf is None else sendbuf
-        if type(sent) is type(recvbuf) is ndarray and recvbuf.flags.carray and sent.flags.c_contiguous:
-            count, dtype = sent.size, sent.dtype.num
-        else:
-            count, dtype = signature(sent)
-            check_writable(recvbuf)
-            check_buffers(self, "Allreduce", (sendbuf, recvbuf))
-        if self._channel is not None:
-            self._channel.begin_collective("Allreduce", self.deadline_s, -1, count, dtype, id(op), 2)
-        super().Allreduce(sendbuf, recvbuf, op)
+        try:
+            sent = recvbuf if sendbuf is IN_PLACE or sendbuf is None else sendbuf
+            if (
+                type(sent) is type(recvbuf) is ndarray
+                and recvbuf.flags.carray
+                and sent.flags.c_contiguous
+                and sent.size == recvbuf.size
+                and sent.dtype.num == recvbuf.dtype.num in DTYPES
+            ):
+                count, dtype = sent.size, sent.dtype.num
+            else:
+                count, dtype = signature(sent)
+                check_writable(recvbuf)
+                check_buffers(self, "Allreduce", (sendbuf, recvbuf))
+            if self._channel is not None:
+                self._channel.begin_collective("Allreduce", self.deadline_s, -1, count, dtype, id(op), 2)
+            super().Allreduce(sendbuf, recvbuf, op)
+        except Exception as error:
+            self._note_failed_call("Allreduce", error)
+            raise
 
     def _do_collective(self, name: str, given: dict[str, Any]) -> None:
         """Do a blocking collective of arrays.
@@ -394,25 +443,40 @@ class WatchedCollectives(ChannelComm):
         The ranks compare the count of a block, and the dtype, of the buffer that has blocks of one size; only
         the dtype if counts differ from rank to rank (COUNTS), and neither if dtypes do (TYPES).
         """
+        has_counts = ABOUT[name][2]
+        root = given.get("root", UNKNOWN)
+        try:
+            count, dtype = self._checked_signature(name, given, root)
+            if self._channel is not None:
+                reduction = id(given["op"]) if "op" in given else UNKNOWN
+                self._channel.begin_collective(name, self.deadline_s, root, count, dtype, reduction, depth=3)
+            if has_counts and self._compares_amounts:
+                self._compare_amounts(name, given, root)
+            getattr(super(), name)(*given.values())
+        except Exception as error:
+            self._note_failed_call(name, error)
+            raise
+
+    def _checked_signature(self, name: str, given: dict[str, Any], root: int) -> tuple[int, int]:
+        """Check the arguments of a collective; return the count and dtype that all ranks must have."""
         layouts, uniform, has_counts, distributes = ABOUT[name]
-        sendbuf, recvbuf, root = given["sendbuf"], given["recvbuf"], given.get("root", UNKNOWN)
+        sendbuf, recvbuf = given["sendbuf"], given["recvbuf"]
         is_root = root in (UNKNOWN, self.rank)
         received = recvbuf if is_root or distributes else None  # MPI ignores it on the other ranks
-        if type(sendbuf) is not ndarray or type(received) is not ndarray:
-            check_buffers(self, name, (sendbuf, received), root)
+        check_buffers(self, name, (sendbuf, received), root)
         check_writable(received)
-        count = dtype = UNKNOWN
-        if TYPES not in layouts:
-            index = uniform[0 if is_root else 1]
-            compared = recvbuf if index or is_in_place(sendbuf) else sendbuf
-            count, dtype = signature(compared, self.size if layouts[index] == BLOCK else 1, has_counts)
-        if has_counts:
-            self._announce(name, sendbuf, recvbuf, root)
-            count = UNKNOWN
-        if self._channel is not None:
-            reduction = id(given["op"]) if "op" in given else UNKNOWN
-            self._channel.begin_collective(name, self.deadline_s, root, count, dtype, reduction, depth=3)
-        getattr(super(), name)(*given.values())
+        if TYPES in layouts:
+            return UNKNOWN, UNKNOWN
+        index = uniform[0 if is_root else 1]
+        compared = recvbuf if index or is_in_place(sendbuf) else sendbuf
+        count, dtype = signature(compared, self.size if layouts[index] == BLOCK else 1, has_counts)
+        return (UNKNOWN if has_counts else count), dtype
+
+    def _note_failed_call(self, name: str, error: Exception) -> None:
+        """Note an error of a collective: if the program catches it, a report of a later hang shows it."""
+        if self._channel is not None and not isinstance(error, CollectiveError):
+            text = f"{name} raised {describe(error)}"
+            self._channel.watch.slot.failed_call = fit(text, ERROR_BYTES)
 
     def barrier(self) -> None:
         self._begin("barrier", depth=3)
@@ -420,20 +484,30 @@ class WatchedCollectives(ChannelComm):
 
     def _do_collective_of_objects(self, name: str, given: dict[str, Any]) -> Any:
         """Do a blocking collective of objects; the ranks themselves, rather than MPI, reduce them."""
-        root, op = given.get("root", UNKNOWN), given.get("op")
+        try:
+            return self._reduced(name, self._exchanged(name, given), given.get("op"))
+        except Exception as error:
+            self._note_failed_call(name, error)
+            raise
+
+    def _exchanged(self, name: str, given: dict[str, Any]) -> Any:
+        """Exchange pickled objects; return what this rank receives: one pickle, a list of them, or None."""
+        root = given.get("root", UNKNOWN)
         sent = given["obj"] if name == "bcast" else given["sendobj"]
         if name in ("bcast", "scatter") and self.rank != root:
             sent = None
         else:
             sent = self._pickled(sent) if name in ("scatter", "alltoall") else dumps(sent)
-        self._begin(name, root, op, depth=4)
-        # The watchdog tells from this form that a wrapper makes the call, not the program.
+        self._begin(name, root, given.get("op"), depth=5)
         rooted = [root] if "root" in given else []
-        received = getattr(super(), CARRIERS.get(name, name))(sent, *rooted)
-        if name in ("bcast", "scatter"):
-            return loads(received)
+        return getattr(super(), CARRIERS.get(name, name))(sent, *rooted)
+
+    def _reduced(self, name: str, received: Any, op: Any) -> Any:
+        """Return the object, the objects or their reduction that a collective of objects returns."""
         if received is None:
             return None
+        if name in ("bcast", "scatter"):
+            return loads(received)
         objects = [loads(part) for part in received]
         if op is None:
             return objects

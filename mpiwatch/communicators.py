@@ -4,45 +4,39 @@ Collectives begin with a rendezvous (see collectives.py). Blocking messages use 
 counterparts, which are polled (see messages.py). In all other respects, a watched communicator is mpi4py's
 own, with the same handle.
 
-After a cell that failed, each communicator continues on a fresh handle, with a context of its own, so that no
-message of the cell reaches a later one: MPI cannot take a message back, but what was sent before on the old
-handle matches nothing that is received from now on. The new handle is written into the existing objects, so
-all names and attributes that refer to them stay valid. All ranks take part, when each has ended the cell.
-They agree over a duplicate of the world that no cell can use. Old handles are never freed: MPI could give
-their context to a new communicator while a message that belongs to it is still on its way.
+After a cell that failed, the world's communicator goes on with a fresh handle (see renewal.py).
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
-import ctypes
-import gc
 import math
 import os
-import signal
 import socket
-import threading
+import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from mpi4py import MPI
-from mpi4py.MPI import Win as RawWin  # mpi4py's own, also after `watch_world`
 
-from mpiwatch import messages, waiting
+from mpiwatch import waiting
+from mpiwatch.arguments import check_message, signature
 from mpiwatch.collectives import Channel, WatchedCollectives
 from mpiwatch.launch import node_name
+from mpiwatch.library_calls import NotedWin, RawIntracomm, RawWin, install, like
 from mpiwatch.machines import START_S, Hub, Listener, Server, addresses, find_hub, serve_here, server_of
-from mpiwatch.messages import WatchedMessages, replace_requests
-from mpiwatch.recorder import HOST_BYTES, ROWS_PER_RANK, CellState, FlightRecorder, fit
+from mpiwatch.messages import WatchedMessages
+from mpiwatch.recorder import HOST_BYTES, CellState, FlightRecorder, fit
+from mpiwatch.renewal import renewal
 from mpiwatch.report import UNKNOWN
-from mpiwatch.waiting import NAP_S, Watch, raise_together
+from mpiwatch.requests import replace_requests
+from mpiwatch.waiting import Watch, raise_together
 from mpiwatch.watchdog import Watchdog
-from mpiwatch.wrapper import CommWrapper, LikeMpi4py, add_methods, check_message, like, signature
+from mpiwatch.wrapper import add_methods
 
 # The accesses of a window whose buffers are checked.
 ACCESSES = (
@@ -56,12 +50,12 @@ POLL_S = 0.01
 PATIENCE = 5.0  # how many deadlines engines wait for a rank that computes
 
 
-class CheckedWin(RawWin, metaclass=LikeMpi4py):
+class CheckedWin(NotedWin):
     """An `MPI.Win` whose accesses raise an error before MPI reads or writes beyond an origin's array."""
 
     def _access(self, name: str, given: dict[str, Any]) -> Any:
         check_access(name, given)
-        return getattr(RawWin, name)(self, **given)
+        return getattr(NotedWin, name)(self, **given)
 
 
 def check_access(call: str, given: dict[str, Any]) -> None:
@@ -176,6 +170,7 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
 
     def Abort(self, errorcode: int = 0) -> NoReturn:
         if self.watch is not None:
+            self.watch.note_last_words(f"called comm.Abort({errorcode})", sys._getframe(1))
             self.watch.end_program()  # Abort is deliberate and needs no report
         super().Abort(errorcode)
 
@@ -195,8 +190,8 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
         channel = self._channel
         if channel is None or not is_ready:
             return
-        row = np.array([channel.watch.new_row() if new.rank == 0 else -1])
-        MPI.Intracomm.Bcast(new, row)
+        row = np.array(channel.watch.new_row(new.size) if new.rank == 0 else (-1, -1))
+        RawIntracomm.Bcast(new, row)
         if row[0] < 0:
             if new.rank == 0:
                 warnings.warn(
@@ -204,7 +199,10 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
                     stacklevel=5,
                 )
             return
-        new._channel = Channel(channel.watch, int(row[0]), new, waiting.world_ranks(new.Get_group()))
+        members = waiting.world_ranks(new.Get_group())
+        number, first = row.tolist()
+        new._channel = Channel(channel.watch, number, first, new, members, new.made_by)
+        RawIntracomm.Barrier(new)  # all words are 0
 
     def _end(self, name: str) -> None:
         self._begin(name)
@@ -253,11 +251,11 @@ def watch(keep: bool = False, serve: Serve = serve_here, *, waits: bool = True) 
     waiting.watched = own = Watch(recorder, world.rank, progress, machines)
     own.server, own.waits, own.deadline_s = server, waits, lambda: watch().deadline_s
     if world.rank == 0:
-        own.new_row()  # before any rank writes into it
+        own.new_row(world.size)  # before any rank writes into it
     world.Barrier()
     own.slot.cell_state = CellState.RUNNING
-    made._channel = Channel(own, 0, world, list(range(world.size)))
-    atexit.register(drain, own)
+    made._channel = Channel(own, 0, 0, world, list(range(world.size)))
+    atexit.register(renewal.drain, own)
     return made
 
 
@@ -288,6 +286,7 @@ def watch_world(
     world.deadline_s = deadline_s
     setattr(MPI, "COMM_WORLD", world)  # noqa: B010  (mpi4py's stubs declare it final)
     if world.watch is not None and _watchdog is None:
+        install()
         replace_requests()
         setattr(MPI, "Win", CheckedWin)  # noqa: B010
         world.watch.patience = math.inf if in_program else PATIENCE
@@ -310,243 +309,3 @@ def resume() -> None:
     """Take part again after a HangError; each rank calls it, in any order. Cells do it by themselves."""
     if _world is not None and _world.watch is not None:
         _world.watch.resume()
-
-
-# Fresh handles after a cell that failed
-
-DRAIN_S = 2.0  # for the messages of a failed cell to arrive, at the end of the program
-SETTLE_S = 1.0  # the same between two cells
-QUIET_ROUNDS = 3  # without a message, before it is likely that none is on its way
-
-# A watched communicator's row and the number of its companion; or the name of an unwatched communicator.
-Key = tuple[int, str]
-
-
-class Kept(NamedTuple):
-    """A communicator of this rank. Its members, and those of the other side, are ranks of the world."""
-
-    comm: MPI.Comm
-    members: list[int]
-    others: list[int]  # only of an intercommunicator
-    channel: Channel | None = None
-    reset: Callable[[], object] = int  # to call when it has been renewed
-
-
-_private: Any = None  # the duplicate of the world
-renewal_is_due = False  # whether a cell has failed on this rank since `renew`
-_retired: list[Any] = []  # communicators that have been replaced, with their old handles
-
-
-def prepare_renewal(world: MPI.Intracomm) -> None:
-    """Make the duplicate over which the ranks will agree. The first call is collective."""
-    global _private  # noqa: PLW0603
-    if _private is None:
-        _private = MPI.Intracomm.Dup(MPI.Intracomm(world))
-
-
-def renewal_is_due_on_any_rank() -> bool:
-    """Return whether a cell has failed on any rank since the communicators were renewed. Collective."""
-    return bool(_private.allreduce(renewal_is_due, MPI.LOR))
-
-
-def renew(world: MPI.Intracomm, names: dict[str, Any]) -> None:
-    """Give each communicator a fresh handle, and deal with what was left on the old one. Collective.
-
-    `names`: those of the session. A communicator that is not watched, such as an intercommunicator, is
-    renewed if the same name refers to it on all of its ranks. One that not all of its ranks have, because its
-    cell failed while it was made, becomes `COMM_NULL`.
-    """
-    global renewal_is_due  # noqa: PLW0603
-    with without_interrupts():
-        objects = _objects(names)
-        mine = dict(sorted(_kept(world, names, objects).items()))
-        everyone: list[dict[Key, _Claim]] = _private.allgather(
-            {
-                key: _Claim(kept.members, kept.others, kept.channel is None or _handle(kept.comm) in objects)
-                for key, kept in mine.items()
-            }
-        )
-        messages.under_way.leave_behind()
-        for key, kept in mine.items():
-            claims = _agreed(kept, key, everyone)
-            if not claims:
-                if kept.channel is not None:
-                    for each in objects.get(_handle(kept.comm), ()):
-                        each._channel = None
-                    _replace(kept.comm, MPI.COMM_NULL, objects)
-                    kept.channel.watch.channels.remove(kept.channel)
-            elif not any(claim.is_used for claim in claims):
-                _retired.append(_copy(kept.comm))
-                assert kept.channel is not None
-                kept.channel.close()
-            else:
-                _replace(kept.comm, _fresh(kept), objects)
-                kept.reset()
-        if (watch := getattr(world, "watch", None)) is not None:
-            _count_on(watch)
-        _settle()
-        renewal_is_due = False
-
-
-class _Claim(NamedTuple):
-    """What a rank says about a communicator; `is_used`: whether an object of its session refers to it."""
-
-    members: list[int]
-    others: list[int]
-    is_used: bool
-
-
-def _agreed(kept: Kept, key: Key, everyone: list[dict[Key, _Claim]]) -> list[_Claim]:
-    """Return what the members of a communicator claim about it; nothing if its ranks do not agree on them."""
-    mine, others = ([everyone[rank].get(key) for rank in ranks] for ranks in (kept.members, kept.others))
-    expected = [(kept.members, kept.others)] * len(mine) + [(kept.others, kept.members)] * len(others)
-    claims = [each for each in (*mine, *others) if each is not None]
-    return claims[: len(mine)] if [each[:2] for each in claims] == expected else []
-
-
-def _objects(names: dict[str, Any]) -> dict[bytes, list[Any]]:
-    """Return all communicators of this process as Python objects, by their handles."""
-    objects: dict[bytes, dict[int, Any]] = {}
-    # `isinstance` would run code of objects that pretend to be of another class. mpi4py's own communicators
-    # are no containers, so the garbage collector does not list them.
-    for each in (*gc.get_objects(), *names.values()):
-        if issubclass(type(each), MPI.Comm):
-            objects.setdefault(_handle(each), {})[id(each)] = each
-    return {handle: list(found.values()) for handle, found in objects.items()}
-
-
-def _kept(world: MPI.Intracomm, names: dict[str, Any], objects: dict[bytes, list[Any]]) -> dict[Key, Kept]:
-    """Return the communicators to renew: those that are watched, and others to which a name refers."""
-    watch = getattr(world, "watch", None)
-    channels = watch.channels if watch is not None else []
-    kept: dict[Key, Kept] = {}
-    for each in channels:
-        kept[each.row, ""] = Kept(each.comm, each.members, [], each)
-        for number, (own, method) in enumerate(each.companions):
-            if (reset := method()) is not None and own != MPI.COMM_NULL:
-                kept[each.row, str(number)] = Kept(own, each.members, [], reset=reset)
-    if not channels:
-        kept[0, ""] = Kept(_copy(world), list(range(world.size)), [])
-    known = {_handle(each.comm) for each in kept.values()}
-    known |= {_handle(each) for each in (MPI.COMM_NULL, MPI.COMM_SELF, _private)}
-    for name, each in sorted(names.items()):
-        if issubclass(type(each), MPI.Comm) and (handle := _handle(each)) not in known:
-            known.add(handle)
-            others = waiting.world_ranks(each.Get_remote_group()) if each.Is_inter() else []
-            members = waiting.world_ranks(each.Get_group())
-            kept[_private.size * ROWS_PER_RANK, name] = Kept(_copy(each), members, others)
-    return kept
-
-
-def _fresh(kept: Kept) -> Any:
-    """Return a communicator like the given one, made without a message on it. Its ranks call this."""
-    old: Any = kept.comm
-    world = _private.Get_group()
-    group = world.Incl(kept.members)
-    new = plain = _private.Create_group(group)
-    group.Free()
-    world.Free()
-    topology = old.Get_topology()
-    if kept.others:
-        new = plain.Create_intercomm(0, _private, kept.others[0])
-    elif topology == MPI.CART:
-        dims, periods, _ = MPI.Cartcomm(old).Get_topo()
-        new = plain.Create_cart(dims, periods, reorder=False)
-    elif topology == MPI.GRAPH:
-        index, edges = MPI.Graphcomm(old).Get_topo()
-        new = plain.Create_graph(index, edges, reorder=False)
-    elif topology == MPI.DIST_GRAPH:
-        sources, destinations, weights = MPI.Distgraphcomm(old).Get_dist_neighbors()
-        given = (MPI.UNWEIGHTED, MPI.UNWEIGHTED) if weights is None else weights
-        new = plain.Create_dist_graph_adjacent(sources, destinations, *given, reorder=False)
-    if new is not plain:
-        plain.Free()
-    handler = old.Get_errhandler()
-    new.Set_errhandler(handler)
-    handler.Free()
-    new.Set_name(old.Get_name())
-    return new
-
-
-def _replace(old: Any, new: Any, objects: dict[bytes, list[Any]]) -> None:
-    """Write a new handle into all objects that have the old one."""
-    _retired.append(_copy(old))
-    for each in (*objects.pop(_handle(old), ()), old):
-        ctypes.memmove(MPI._addressof(each), MPI._addressof(new), MPI._sizeof(new))
-        if isinstance(each, CommWrapper):
-            each._renewed()
-
-
-def _handle(comm: MPI.Comm) -> bytes:
-    return ctypes.string_at(MPI._addressof(comm), MPI._sizeof(comm))
-
-
-def _copy(comm: MPI.Comm) -> Any:
-    """Return another object of the MPI library's with the same handle."""
-    return (MPI.Intercomm if comm.Is_inter() else MPI.Intracomm)(comm)
-
-
-def _count_on(watch: Watch) -> None:
-    """Let all ranks number their next collective alike: the cell may have ended at different ones."""
-    numbers = [watch.recorder.head.first_number, *(channel.number for channel in watch.channels)]
-    number = _private.allreduce(max(numbers), MPI.MAX)
-    watch.join_epoch()
-    for channel in watch.channels:
-        channel.number = number
-
-
-def _settle() -> None:
-    """Receive what was sent on old handles, so that sends complete and their buffers can go. Collective."""
-    deadline, quiet = monotonic() + SETTLE_S, 0
-    while quiet < QUIET_ROUNDS:
-        is_busy = _receive_and_discard(_retired) or messages.has_unfinished()
-        votes = _private.allgather((is_busy, monotonic() > deadline))
-        quiet = 0 if any(busy for busy, _ in votes) else quiet + 1
-        if votes[0][1]:
-            break
-    messages.under_way.cancel_lost()
-
-
-def _receive_and_discard(comms: Sequence[Any]) -> bool:
-    """Receive and discard the messages that have arrived; return whether there were any."""
-    status, found = MPI.Status(), False
-    for comm in comms:
-        while (message := MPI.Comm.Improbe(comm, MPI.ANY_SOURCE, MPI.ANY_TAG, status)) is not None:
-            message.Recv([bytearray(status.Get_count(MPI.BYTE)), MPI.BYTE])
-            found = True
-    return found
-
-
-@contextlib.contextmanager
-def without_interrupts() -> Iterator[None]:
-    """Ignore an interrupt that was meant for the cell and comes late."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def drain(watch: Watch) -> None:
-    """Receive and discard, before MPI ends, what failed cells and hangs have left.
-
-    MPICH aborts in MPI_Finalize if a large message was never received, and cannot cancel one. So each rank
-    discards messages until all ranks are here and its own sends are done, for at most DRAIN_S.
-    """
-    # If no rank has seen a hang, and no cell has failed, what is left is the program's own affair.
-    if MPI.Is_finalized() or not (watch.recorder.head.epoch or _retired):
-        return
-    watch.end_cell(CellState.RETURNED, "")
-    deadline = monotonic() + DRAIN_S
-    is_last_round = False
-    while monotonic() < deadline:
-        _receive_and_discard([*_retired, *(channel.comm for channel in watch.channels)])
-        has_unfinished = messages.has_unfinished()
-        if is_last_round:
-            return
-        all_here = all(slot.cell_state != CellState.RUNNING for slot in watch.recorder.slots)
-        is_last_round = all_here and not has_unfinished
-        sleep(NAP_S)

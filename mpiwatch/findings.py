@@ -8,22 +8,23 @@ import weakref
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 from mpi4py.MPI import COMM_WORLD as RAW_WORLD
 from mpi4py.MPI import Datatype as RawDatatype  # mpi4py's own, also after `replace_classes`
-from mpi4py.util import dtlib
 
 import mpiwatch
+from mpiwatch.arguments import WHOLE, parts_of
+from mpiwatch.library_calls import LikeMpi4py, like
+from mpiwatch.places import place_of
 from mpiwatch.report import ranks_phrase
-from mpiwatch.snapshot import student_line_of
+from mpiwatch.signatures import ANY_TYPE, base_of
 from mpiwatch.waiting import CollectiveError
-from mpiwatch.wrapper import COUNTS, WHOLE, LikeMpi4py, Message, add_methods, like, nbytes, parse, parts_of
+from mpiwatch.wrapper import add_methods
 
 
 class Category(Enum):
@@ -106,7 +107,7 @@ def to_json(found: Sequence[Finding]) -> str:
 
 def here() -> str:
     """Return the line of the program that led here."""
-    return student_line_of(sys._getframe(1))
+    return place_of(sys._getframe(1))
 
 
 def is_own_call() -> bool:
@@ -142,12 +143,12 @@ def forget(made: Any) -> None:
     _made.pop(getattr(made, "_tracked", None), None)
 
 
-def report_never_freed(only_lost: bool) -> None:
+def report_never_freed(only_dropped: bool) -> None:
     """Add a remark for each line whose objects were never freed; MPI frees them at its end.
 
-    `only_lost`: only objects that no variable refers to. Another one may have the same handle.
+    `only_dropped`: only objects that no variable refers to. Another one may have the same handle.
     """
-    never_freed = [each for each in _made if each and (each.reference() is None or not only_lost)]
+    never_freed = [each for each in _made if each and (each.reference() is None or not only_dropped)]
     for each in never_freed:
         del _made[each]
     for (kind, place), number in Counter((each.kind, each.place) for each in never_freed).items():
@@ -207,93 +208,11 @@ def _tracking_class(own: Any, kind: str, makers: Sequence[str], freer: str) -> A
     return Tracking
 
 
-# Messages: their signatures, and the memory that calls under way use
+# The memory that calls under way use
 
-ANY_TYPE = ("BYTE", "")  # fit every type; the empty text stands for an unknown type
 MOST_PARTS = 10_000
 
 Parts = tuple[tuple[int, int], ...]  # of memory: the first byte of each, and the one after its last
-
-
-class Signature(NamedTuple):
-    """`elements` of `dtype`; for a pickled object, its length in bytes and `object`."""
-
-    elements: int
-    dtype: str
-    nbytes: int
-
-    def __str__(self) -> str:
-        """Return `10 × float64`."""
-        if self.dtype == "object":
-            return f"a pickled object of {self.elements} bytes"
-        return f"{self.elements} × {self.dtype or 'unknown type'}"
-
-
-def of_message(message: Any) -> Signature:
-    """Return the signature of a message or receive buffer as mpi4py accepts it."""
-    parts = parse(message)
-    if parts.buffer is None:
-        return Signature(0, "", 0)
-    try:
-        return _signature(parts, nbytes(message))
-    except AttributeError:  # no buffer: mpi4py says what is wrong with it
-        return Signature(0, "", 0)
-
-
-def of_each(message: Any, ranks: int) -> dict[int, Signature]:
-    """Return the signatures of a message with counts for each rank, by rank; empty if it cannot be read."""
-    with suppress(AttributeError, TypeError, ValueError, BufferError):  # mpi4py says what is wrong with it
-        found = parts_of(message, COUNTS, ranks)
-        return {
-            rank: _signature(part.message, part.number * part.message.size) for rank, part in enumerate(found)
-        }
-    return {}
-
-
-def _signature(parts: Message, size: int) -> Signature:
-    """Return the signature of `size` bytes of a message's elements."""
-    buffer, name, itemsize = parts.buffer, "", 1
-    if parts.datatype is not None:
-        name, itemsize = base_of(parts.datatype)
-    elif isinstance(buffer, (bytes, bytearray)):
-        name = "BYTE"
-    else:
-        with suppress(TypeError, ValueError, BufferError):
-            dtype = buffer.dtype if isinstance(buffer, np.ndarray) else np.dtype(memoryview(buffer).format)
-            name, itemsize = dtype.name, dtype.itemsize
-    return Signature(size // max(1, itemsize), name, size)
-
-
-def base_of(datatype: MPI.Datatype) -> tuple[str, int]:
-    """Return the name and size of a datatype's elements; ("", 1) if they have several types."""
-    if datatype.is_predefined:
-        if datatype in (MPI.BYTE, MPI.PACKED):
-            return "BYTE", 1
-        try:
-            return dtlib.to_numpy_dtype(datatype).name, datatype.Get_size()
-        except (TypeError, ValueError):
-            return datatype.Get_name(), max(1, datatype.Get_size())
-    inner = datatype.Get_contents()[-1]
-    bases = {base_of(each) for each in inner}
-    for each in inner:
-        if not each.is_predefined:
-            each.Free()
-    return bases.pop() if len(bases) == 1 else ("", 1)
-
-
-def misfit(sent: Signature, received: Signature) -> str:
-    """Return why a receive does not fit the message that has arrived; empty if it does."""
-    if "object" in (sent.dtype, received.dtype) and sent.dtype != received.dtype:
-        if sent.dtype == "object":
-            return "the message is a pickled object, and the receive expects an array"
-        return "the message is an array, and the receive expects a pickled object"
-    if sent.dtype == "object":
-        return ""
-    if sent.dtype != received.dtype and not {sent.dtype, received.dtype} & set(ANY_TYPE):
-        return "the dtypes differ"
-    if sent.nbytes > received.nbytes:
-        return "the message is longer than the receive buffer"
-    return ""
 
 
 def check_dtype(call: str, rank: int, buffer: Any, datatype: MPI.Datatype) -> None:

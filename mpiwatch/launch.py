@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -19,10 +20,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
 
 from mpiwatch import FLIGHT_RECORDER, HANG_EXIT_CODE
+from mpiwatch.output import check_writable, destination, remove, write_whole
 from mpiwatch.processes import LINUX, SHM, is_mpich, print_error, supervised, without_job
 
 # One BLAS thread per rank: ranks that each start a thread per core slow each other down.
@@ -121,6 +124,8 @@ SRUN = {"MPICH": "srun --mpi=pmi2", "Open MPI": "srun --mpi=pmix"}
 # Ranks count as stuck only if all of them have been inside one MPI call for this long, each without a line of
 # Python in between. Few calls take a minute, even with a slow disk or network.
 DEADLINE_S = 60.0
+MOST_RANKS = 1024  # on one machine: a number with a digit too many must not exhaust its processes
+MOST_SHOWN = 60  # characters of a wrong value in a message
 NAME = "python -m mpiwatch"
 ENDINGS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
@@ -211,7 +216,7 @@ class Options:
 
     `words`: the program's path or module, and its own arguments. `command`: the command that runs it, for
     messages. `ranks`: how many to start; None in a rank. `launched`: `run` has started this rank, and prints
-    the report below the last words of the launcher.
+    the report below the last words of the launcher. `findings`: a file beside `json`.
     """
 
     words: tuple[str, ...]
@@ -222,6 +227,7 @@ class Options:
     command: str = NAME
     ranks: int | None = None
     launched: bool = False
+    findings: str = field(default="", compare=False)
 
 
 def command_line(options: Options) -> list[str]:
@@ -235,21 +241,57 @@ def command_line(options: Options) -> list[str]:
 
 
 def findings_file(json: str) -> str:
-    """Return the path of the file that hands strict mode's findings from the program to its parent."""
-    return f"{json}.strict"
+    """Return a path for the file that hands strict mode's findings from the program to its parent.
+
+    It lies beside the plain file that the report goes to. Beside a device or /dev/stdout, nothing is made.
+    """
+    file = destination(Path(json))
+    return f"{file or os.path.join(tempfile.gettempdir(), f'{FLIGHT_RECORDER}{os.getpid()}')}-strict"
+
+
+def whole(text: str) -> int:
+    """Return a number of ranks that a command line names."""
+    if re.fullmatch("[0-9]{1,9}", text) and 1 <= int(text) <= MOST_RANKS:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {MOST_RANKS}, got {shortened(text)}")
+
+
+def seconds(text: str) -> float:
+    """Return a deadline that a command line names."""
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, got {shortened(text)}")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are printed once: all ranks of a job have the same command line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print a usage error and exit with status 2."""
+        if not is_first():
+            time.sleep(FIRST_S)
+        super().error(message)
+
+
+def shortened(text: str) -> str:
+    """Return a quoted text, in one line that a terminal can show."""
+    quoted = repr(text)
+    return quoted if len(quoted) <= MOST_SHOWN else f"{quoted[:MOST_SHOWN]}…"
 
 
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options in a command line's arguments; on a usage error, print it and exit with status 2."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=NAME if os.path.basename(sys.argv[0]) == "__main__.py" else "mpiwatch",
         description="Run an mpi4py program, unchanged, and watch its ranks: those that it starts (-n 4), or "
         "those that mpiexec or srun has started. A hang is reported on standard error, "
         f"and the job ends with exit code {HANG_EXIT_CODE}.",
+        allow_abbrev=False,
     )
-    parser.add_argument("-n", dest="ranks", type=int, help="the number of ranks to start")
+    parser.add_argument("-n", dest="ranks", type=whole, help="the number of ranks to start")
     parser.add_argument(
-        "--deadline", dest="deadline_s", type=float, default=DEADLINE_S, metavar="S", help="seconds [60]"
+        "--deadline", dest="deadline_s", type=seconds, default=DEADLINE_S, metavar="S", help="seconds [60]"
     )
     parser.add_argument("--strict", action="store_true", help="let sends wait for their receives")
     parser.add_argument("--json", metavar="FILE", help="write the report and the exit codes to a file")
@@ -259,8 +301,13 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     found = vars(parser.parse_args(arguments))
     options = Options((found.pop("program"), *found.pop("arguments")), **found)
-    if not options.deadline_s > 0 or (options.ranks is not None and options.ranks < 1):
-        parser.error("-n and --deadline take numbers above 0")
+    if options.json is not None:
+        try:
+            if is_first() and not options.launched:  # the others write nothing; `run` has looked already
+                check_writable(Path(options.json))
+            options = replace(options, findings=findings_file(options.json))
+        except OSError as error:
+            parser.error(f"argument --json: {error.strerror}: {error.filename!r}")
     if options.ranks and (launcher := launcher_of_ranks()):
         parser.error(f"-n starts ranks, but {launcher} has already started this process as a rank")
     return options
@@ -285,8 +332,9 @@ def run(mpiexec: Sequence[str], options: Options) -> int:
         return 1
     with tempfile.TemporaryDirectory(prefix=f"{FLIGHT_RECORDER}{os.getpid()}-") as folder:
         # If this process is killed, the supervisor finds the folder by its name and removes it.
-        record = Path(options.json or f"{folder}/record").absolute()
-        record.unlink(missing_ok=True)
+        to_file = options.json is not None and destination(Path(options.json)) is not None
+        record = Path(options.json if options.json and to_file else f"{folder}/record").absolute()
+        remove(record)  # from an earlier run
         words = command_line(replace(options, json=str(record), launched=True))
         environment = {**without_job(os.environ), **settings(), **one_machine(spawns=True)}
         job = subprocess.Popen([*supervised(), *mpiexec, *words], env=environment)
@@ -310,4 +358,16 @@ def run(mpiexec: Sequence[str], options: Options) -> int:
 
                 report = Report.from_json(json.dumps(content["report"]).encode())
                 print_error(f"\n{render(report, in_program=True)}\n")
+        if options.json is not None and not (to_file and record.exists()):
+            hand_over_record(record, Path(options.json), code)
     return code
+
+
+def hand_over_record(record: Path, asked_for: Path, code: int) -> None:
+    """Write the ranks' record where it was asked for; without one, as without MPI, only the exit code."""
+    content = {"exit_code": code, "exit_codes": [], "report": None, "findings": []}
+    try:
+        text = record.read_text() if record.exists() else json.dumps(content, indent=1) + "\n"
+        write_whole(asked_for, text)
+    except OSError as error:
+        print_error(f"mpiwatch: the report could not be written to {asked_for}: {error.strerror}\n")

@@ -17,25 +17,24 @@ import ctypes
 import hmac
 import json
 import math
-import pickle
 import re
 import secrets
 import select
 import socket
-import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 from struct import Struct
+from struct import error as StructError
 from time import monotonic, sleep
 from typing import Any
 
+from mpiwatch.guard import Guard
 from mpiwatch.processes import alive
 from mpiwatch.recorder import CellState, Death, FlightRecorder, ReportRequest, Slot, read_request
-from mpiwatch.report import Mismatch, Reason
+from mpiwatch.report import Mismatch, Reason, Report
 from mpiwatch.snapshot import Suspicion, is_in_mpi_call, stuck_ranks, take_snapshot, waits
 
 HEADER = Struct("!Id")  # length of what follows, the sender's clock
@@ -68,7 +67,7 @@ POLL_S = 0.01
 
 
 class Kind(IntEnum):
-    """What a frame holds: this and a value, pickled."""
+    """What a frame holds: a byte with the kind, and a value as plain data."""
 
     SLOTS = 1  # relay to hub: changes in slots
     STATES = 2  # hub to relay: what the ranks of other machines are doing
@@ -78,6 +77,50 @@ class Kind(IntEnum):
 
 # What has changed in slots: the rank, the offset in that rank's slot, and the new bytes.
 Changes = list[tuple[int, int, bytes]]
+CHANGE = Struct("!III")  # a rank, an offset, and the number of bytes that follow
+NUMBER = Struct("!q")
+
+
+class FrameError(OSError):
+    """A frame that no mpiwatch of this version sends."""
+
+
+def encode(kind: Kind, value: Any) -> bytes:
+    """Return a frame's content: Changes of SLOTS and STATES, a report and a number of REPORT."""
+    content = bytearray([kind])
+    if kind in (Kind.SLOTS, Kind.STATES):
+        for rank, start, part in value:
+            content += CHANGE.pack(rank, start, len(part)) + part
+    elif kind is Kind.REPORT:
+        report, number = value
+        content += NUMBER.pack(number) + report.to_json()
+    return bytes(content)
+
+
+def decode(content: bytes) -> tuple[Kind, Any]:
+    """Return what `encode` was given; raise FrameError for anything else. Nothing in a frame is executed."""
+    try:
+        kind, rest = Kind(content[0]), content[1:]
+        if kind in (Kind.SLOTS, Kind.STATES):
+            return kind, list(_changes_in(rest))
+        if kind is Kind.REPORT:
+            (number,) = NUMBER.unpack_from(rest)
+            return kind, (Report.from_json(rest[NUMBER.size :]), number)
+        return kind, None
+    except (ValueError, LookupError, TypeError, StructError) as error:
+        raise FrameError(f"a frame cannot be read: {error}") from error
+
+
+def _changes_in(content: bytes) -> Iterator[tuple[int, int, bytes]]:
+    at = 0
+    while at < len(content):
+        rank, start, length = CHANGE.unpack_from(content, at)
+        at += CHANGE.size
+        part = content[at : at + length]
+        if len(part) < length:
+            raise ValueError(f"expected {length} bytes of a change, got {len(part)}")
+        yield rank, start, part
+        at += length
 
 
 class Connection:
@@ -101,7 +144,7 @@ class Connection:
 
     def send(self, kind: Kind, value: Any = None) -> None:
         """Send a frame, or keep it until the other end takes it. Raise OSError if the connection is lost."""
-        frame = pickle.dumps((kind, value))
+        frame = encode(kind, value)
         self.leaving += HEADER.pack(len(frame), monotonic()) + frame
         self.flush()
 
@@ -132,7 +175,7 @@ class Connection:
             frame = bytes(self.arrived[HEADER.size : end])
             del self.arrived[:end]
             self._compare_clocks(sent)
-            yield pickle.loads(frame)
+            yield decode(frame)
         if has_ended:
             raise ConnectionError("the other end has closed the connection")
 
@@ -260,8 +303,11 @@ class Server(threading.Thread):
     `ranks`: those that this thread serves; the hub serves all.
     """
 
+    STEPS: tuple[str, ...] = ()  # of the loop
+
     def __init__(self, recorder: FlightRecorder, connections: dict[int, Connection]) -> None:
         super().__init__(name=f"mpiwatch-{type(self).__name__.lower()}", daemon=True)
+        self.guard = Guard(self.name)
         self.recorder, self.connections = recorder, connections
         mine, machines = recorder.head.machine, [slot.machine for slot in recorder.slots]
         self.ranks = [rank for rank, its in enumerate(machines) if not mine or its == mine]
@@ -278,18 +324,12 @@ class Server(threading.Thread):
         """Serve until `stop`."""
         try:
             while not self.is_over:
-                self.exchange(TICK_S)
-                self.act()
-            self.send_last()
-        except Exception:
-            traceback.print_exc(file=sys.stderr)  # the other machines notice that this one is gone
+                for name in self.STEPS:
+                    self.guard.do(name, getattr(self, name))
+            self.guard.do("send_last", self.send_last)
         finally:
             self.close()
             self.recorder.head.hub = 0  # the processes of this machine make their own reports again
-
-    def act(self) -> None:
-        """Do what is due."""
-        raise NotImplementedError
 
     def send_last(self) -> None:
         """Send what has changed since the last time."""
@@ -310,7 +350,7 @@ class Server(threading.Thread):
         if self.is_alive():
             self.join(STOP_S)
 
-    def exchange(self, timeout_s: float) -> None:
+    def exchange(self, timeout_s: float = TICK_S) -> None:
         """Handle the frames that have arrived, and send those that the other ends have not taken yet."""
         machines = {connection.fileno(): machine for machine, connection in self.connections.items()}
         behind = [connection.fileno() for connection in self.connections.values() if connection.leaving]
@@ -321,7 +361,7 @@ class Server(threading.Thread):
                 connection.flush()
                 for frame in connection.receive():
                     if machine in self.connections:
-                        self.handle(machine, *frame)
+                        self.guard.do("handle", self.handle, machine, *frame)
             except OSError:
                 self.lose(machine)
 
@@ -366,6 +406,7 @@ class Server(threading.Thread):
 class Relay(Server):
     """Sends the hub the slots of this machine's ranks, and publishes the hub's reports."""
 
+    STEPS = "exchange", "note_deaths", "send_changes"
     next_check_s = 0.0
 
     def run(self) -> None:
@@ -377,10 +418,8 @@ class Relay(Server):
         super().lose(machine)
         self.is_over = True  # without the hub, there is nothing to do
 
-    def act(self) -> None:
-        if monotonic() > self.next_check_s:
-            self.next_check_s = monotonic() + DEATHS_S
-            self.note_deaths()
+    def send_changes(self) -> None:
+        """Send what has changed, unless the hub is behind in reading."""
         if self.connections and not self.connections[0].is_behind:
             self.send_last()
 
@@ -402,6 +441,9 @@ class Relay(Server):
 
     def note_deaths(self) -> None:
         """Note which ranks of this machine have died, which only this machine can see."""
+        if monotonic() < self.next_check_s:
+            return
+        self.next_check_s = monotonic() + DEATHS_S
         for slot in (self.recorder.slots[rank] for rank in self.ranks):
             may_have_died = slot.pid and not slot.has_died and slot.cell_state != CellState.EXITED
             if may_have_died and not alive(slot.pid):
@@ -411,6 +453,8 @@ class Relay(Server):
 class Hub(Server):
     """Gathers the slots of all machines' ranks, makes the reports, and lets the relays publish them."""
 
+    STEPS = "exchange", "tell", "report_deadlock", "report_on_request"
+
     def __init__(self, recorder: FlightRecorder, connections: dict[int, Connection]) -> None:
         super().__init__(recorder, connections)
         self.published: set[int] = set()  # machines that have published the last report
@@ -419,13 +463,22 @@ class Hub(Server):
         self.deadline_s: Callable[[], float] = lambda: math.inf  # before a deadlock is reported
         self.tell_at = 0.0
 
-    def act(self) -> None:
-        if (now := monotonic()) > self.tell_at:
+    def tell(self) -> None:
+        """Tell the machines from time to time what the ranks of the others are doing."""
+        now = monotonic()
+        if now > self.tell_at:
             self.tell_at = now + STATES_S
             self.send_last()
-        if self.suspicion.is_certain(now, self.deadline_s()):
+
+    def report_deadlock(self) -> None:
+        """Report a deadlock of ranks in calls that are not watched."""
+        if self.suspicion.is_certain(monotonic(), self.deadline_s()):
             self.report(ReportRequest(Reason.DEADLOCK, self.deadline_s(), self.ranks, 0))
-        if (request := self.next_request()) is not None:
+
+    def report_on_request(self) -> None:
+        """Make the report that a rank asks for."""
+        request = self.next_request()
+        if request is not None:
             self.report(request)
 
     def handle(self, machine: int, kind: Kind, value: Any) -> None:

@@ -9,30 +9,33 @@ messages match as MPI prescribes.
 from __future__ import annotations
 
 import pickle
-import sys
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import mpi4py
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch import findings, messages
-from mpiwatch.findings import Category, Region, Signature, StrictError, add, of_message
-from mpiwatch.messages import PolledRequest, RawPrequest, RawRequest
+from mpiwatch import findings, requests
+from mpiwatch.arguments import WHOLE, check_readable
+from mpiwatch.findings import Category, Region, StrictError, add
+from mpiwatch.library_calls import RawIntracomm, like
 from mpiwatch.report import CallRecord, call_details
+from mpiwatch.requests import EndedError, PolledRequest, RawPrequest, RawRequest
+from mpiwatch.signatures import Signature, misfit, of_message
 from mpiwatch.snapshot import mismatch
-from mpiwatch.wrapper import like
 
 HEADER_TAG = 0
 NUMBERS = 1 << 14  # how many messages two ranks can have under way at once
+IRECV_BYTES = getattr(mpi4py.rc, "irecv_bufsz", 1 << 15)  # of an irecv without a buffer
 HEADERS_TESTED = 64  # kept before sent headers are dropped
 # Size of a non-blocking collective's header, which all ranks exchange: of its description, whose longest part
 # is a line of the program (at most 80 characters), and of each rank's time on a vector clock.
 CALL_BYTES, TIME_BYTES = 1024, 10
-REQUESTS_KEPT = 1000  # before those that have completed are dropped
 
 lock = threading.RLock()  # held by a thread that reads or writes what the exchanges keep
 
@@ -84,21 +87,25 @@ class Exchange:
     """The headers of one communicator. `members`: ranks of the world, by rank in the communicator."""
 
     def __init__(self, comm: MPI.Intracomm, members: list[int]) -> None:
-        self.shadow = MPI.Intracomm.Dup(MPI.Intracomm(comm))
+        self.shadow = RawIntracomm.Dup(RawIntracomm(comm))
         self.rank, self.members = comm.rank, members
         self.headers: list[tuple[MPI.Request, bytes]] = []  # headers under way
         self.forget()
         exchanges.append(self)
 
+    def renew(self, duplicate: MPI.Intracomm) -> None:
+        """Go on with another duplicate of the communicator: none of the earlier messages will arrive."""
+        self.shadow = duplicate
+        self.headers = []
+        self.forget()
+
     def forget(self) -> None:
-        """Forget all messages: none of them will arrive any more."""
+        """Forget all messages."""
         self.numbers = [0] * len(self.members)
         self.unexpected: list[Header] = []
         self.posted: list[ReceiveOperation] = []
         self.matched: list[ReceiveOperation] = []  # their messages have not been requested
         self.wildcards: list[ReceiveOperation] = []  # receives from any source that have matched
-        # What this rank sends to each rank and expects from each one, in a collective that is about to begin.
-        self.amounts: tuple[dict[int, Signature], dict[int, Signature]] | None = None
 
     def close(self) -> None:
         """Report the messages that were never received, and free the duplicate. Collective."""
@@ -241,6 +248,7 @@ class Operation:
     may_be_freed = False  # whether a program may free its request while it is under way
     was_cancelled = False
     is_known_complete = False  # to the program, by Get_status
+    error: StrictError | None = None  # raised by a wait
     received: Any = None
 
     def __init__(
@@ -267,6 +275,18 @@ class Operation:
         """End the use of the memory."""
         for region in self.regions:
             region.end(check)
+
+
+class EndedOperation(Operation):
+    """A call of before a failed cell; `what`: why it cannot be waited for."""
+
+    was_cancelled = True  # so it is no finding that nobody has waited for it
+
+    def __init__(self, why: str) -> None:
+        super().__init__("", "", what=why)
+
+    def advance(self) -> bool:
+        raise EndedError(self.what)
 
 
 class SendOperation(Operation):
@@ -311,14 +331,14 @@ class ReceiveOperation(Operation):
         what = f"{operation} from {peer}" + (f", tag {tag}" if tag != MPI.ANY_TAG else "")
         super().__init__(operation, place, None, what)
         self.exchange, self.buffer, self.source, self.tag = exchange, buffer, source, tag
+        self.given = buffer  # of irecv, the bytes that the program has room for
         self.header: Header | None = None  # of the message that it has matched
         self.matched_at = 0  # on this rank's clock
-        self.error: StrictError | None = None
         self.has_landed = False
         self.signature = Signature(0, "object", 0)
         self.is_object = operation[0].islower()
         if not self.is_object:
-            RawRequest.Wait(exchange.shadow.Irecv(buffer, MPI.PROC_NULL))  # raises an error for a bad buffer
+            check_readable(buffer, WHOLE, 1, receives=True)
             self.signature = of_message(buffer)
             self.regions = [Region(operation, place, buffer, is_written=True)]
             self.buffer = self.regions[0].message  # with datatypes of its own
@@ -348,7 +368,8 @@ class ReceiveOperation(Operation):
                 return
             for region in self.regions:
                 region.check()
-            if wrong := findings.misfit(header.signature, self.signature):
+            wrong = misfit(header.signature, self.signature) or self.excess(header.signature.nbytes)
+            if wrong:
                 self.release(check=False)
                 scratch = bytearray(header.signature.nbytes)
                 self.exchange.shadow.Recv([scratch, MPI.BYTE], header.source, header.number)
@@ -362,6 +383,18 @@ class ReceiveOperation(Operation):
                 self.buffer = bytearray(header.signature.nbytes)
             buffer = [self.buffer, MPI.BYTE] if self.is_object else self.buffer
             self.request = self.exchange.shadow.Irecv(buffer, header.source, header.number)
+
+    def excess(self, nbytes: int) -> str:
+        """Return why a pickled object has no room, as mpi4py's `irecv` takes it; empty if it has."""
+        if not self.is_object or self.operation != "irecv":
+            return ""
+        room = IRECV_BYTES if self.given is None else MPI.buffer(self.given).nbytes
+        if nbytes <= room:
+            return ""
+        return (
+            f"irecv has room for {room} bytes of a pickled object, unless it is given a larger buffer: "
+            f"irecv(bytearray({nbytes}), source, tag)"
+        )
 
     def finish(self, status: MPI.Status | None) -> None:
         status = MPI.Status() if status is None else status
@@ -460,8 +493,9 @@ def go_on(call: Operation) -> None:
 class StrictRequest(PolledRequest):
     """A request that drives an Operation; without one, it is a request of the MPI library."""
 
-    __slots__ = ("call",)
+    __slots__ = ("call", "is_own")
     call: Operation | None
+    is_own: bool  # whether the program's own call made it
 
     def __new__(cls, request: MPI.Request | None = None, *_: Any) -> Any:
         """Take over the handle of a request, if there is one."""
@@ -469,6 +503,20 @@ class StrictRequest(PolledRequest):
 
     def __init__(self, request: MPI.Request | None = None, call: Operation | None = None) -> None:
         self.call = call
+        self.is_own = False
+
+    def __del__(self) -> None:
+        if getattr(self, "is_own", False):  # not if making it has failed
+            _requests.pop(id(self), None)
+            _dropped.append(self.copy())
+        super().__del__()
+
+    def end(self, why: str) -> None:
+        self.call = EndedOperation(why)
+
+    def copy(self) -> StrictRequest:
+        """Return another request for the same call, for when the program can no longer wait for it."""
+        return StrictRequest(None, self.call)
 
     def __bool__(self) -> bool:
         return self.call is not None or RawRequest.__bool__(self)
@@ -610,6 +658,11 @@ class StrictPrequest(StrictRequest, RawPrequest):
     def __bool__(self) -> bool:
         return not self.is_freed
 
+    def copy(self) -> StrictRequest:
+        copy = StrictPrequest(None, self.start, self.operation, self.place)
+        copy.call, copy.was_started, copy.is_freed = self.call, self.was_started, self.is_freed
+        return copy
+
     def Start(self) -> None:
         if self.call is not None:
             text = f"the request of {self.operation} was started again before it was complete"
@@ -618,7 +671,7 @@ class StrictPrequest(StrictRequest, RawPrequest):
             raise MPI.Exception(MPI.ERR_REQUEST)
         assert self.start is not None
         self.call, self.was_started = self.start(), True
-        messages.track_started(self)
+        requests.track_started(self)
 
     @classmethod
     def Startall(cls, requests: list[MPI.Prequest]) -> None:
@@ -632,44 +685,42 @@ class StrictPrequest(StrictRequest, RawPrequest):
     free = Free
 
 
-messages.poll_in_python(StrictRequest, RawRequest)
+requests.poll_in_python(StrictRequest, RawRequest)
 like(StrictPrequest, RawPrequest)
 
-_made: list[StrictRequest] = []  # by the program
+_requests: dict[int, weakref.ref[StrictRequest]] = {}  # of the program's own calls, by their identities
+_dropped: list[StrictRequest] = []  # those that the program can no longer wait for
 
 
 def add_request(request: Any) -> None:
     """Note a request of the program."""
-    if len(_made) > REQUESTS_KEPT:
-        _made[:] = [each for each in _made if each]
     if isinstance(request, StrictRequest) and findings.is_own_call():
-        _made.append(request)
+        request.is_own = True
+        _requests[id(request)] = weakref.ref(request)
 
 
-def report_never_completed(only_lost: bool) -> None:
-    """Report each request never waited for; `only_lost`: only if no variable refers to it."""
-    kept = []
-    for request, references in zip(_made, _references(_made), strict=True):
-        if only_lost and references > _LOST + sum(each is request for each, _ in messages.under_way.requests):
-            kept.append(request)
-        elif request.call is not None:
-            if not request.call.was_cancelled:
-                text = f"the request of {request.call.what} was never waited for"
-                add(Category.REQUEST_LIFECYCLE, text, request.call.place)
-        elif isinstance(request, StrictPrequest) and not request.is_freed:
-            # It may live as long as the program.
-            if request.was_started:
-                category, text = Category.RESOURCE_LEAK, f"the request of {request.operation} was never freed"
-            else:
-                category = Category.REQUEST_LIFECYCLE
-                text = f"the request of {request.operation} was never started"
-            add(category, text, request.place, is_remark=True)
-    _made[:] = kept
+def report_never_completed(only_dropped: bool) -> None:
+    """Report each request never waited for; `only_dropped`: only if the program can no longer do it."""
+    left = list(_dropped)
+    _dropped.clear()
+    if not only_dropped:
+        held = (reference() for reference in list(_requests.values()))
+        left += [request for request in held if request is not None]
+        _requests.clear()
+    for request in left:
+        _report_never_completed(request)
 
 
-def _references(requests: list[StrictRequest]) -> list[int]:
-    return [sys.getrefcount(request) for request in requests]
-
-
-# Python's count for a request that only `_made` refers to; it differs between versions of Python.
-_LOST = _references([StrictRequest()])[0]
+def _report_never_completed(request: StrictRequest) -> None:
+    if request.call is not None:
+        if not request.call.was_cancelled and request.call.error is None:
+            text = f"the request of {request.call.what} was never waited for"
+            add(Category.REQUEST_LIFECYCLE, text, request.call.place)
+    elif isinstance(request, StrictPrequest) and not request.is_freed:
+        # It may live as long as the program.
+        if request.was_started:
+            category, text = Category.RESOURCE_LEAK, f"the request of {request.operation} was never freed"
+        else:
+            category = Category.REQUEST_LIFECYCLE
+            text = f"the request of {request.operation} was never started"
+        add(category, text, request.place, is_remark=True)

@@ -42,6 +42,7 @@ if __name__ == "__main__":  # run by path with -I -S, Python does not know where
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from mpiwatch import FLIGHT_RECORDER
+from mpiwatch.guard import Guard
 
 LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
@@ -399,6 +400,10 @@ def reap_orphans(command: int) -> None:
             os.waitpid(ended.si_pid, 0)
 
 
+# What a supervisor does, besides waiting: an error in one of these functions does not end it.
+STEPS = "own_descendants", "look", "drain", "reap_orphans", "kill", "sweep", "remove"
+
+
 def own_descendants() -> set[int]:
     """Return the pids of all processes that this one has started, directly or not."""
     return descendants(os.getpid())
@@ -406,24 +411,37 @@ def own_descendants() -> set[int]:
 
 def end_tree(command: subprocess.Popen[bytes], known: set[int], files: JobFiles, grace_s: float) -> None:
     """End the command and its descendants: SIGTERM for the command, SIGKILL for the rest after `grace_s`."""
-    known = known | own_descendants()
-    files.look(own_descendants)
+    guard = Guard("supervisor")
+    known = known | (guard.do("own_descendants", own_descendants) or set())
+    guard.do("look", look, files)
     if command.poll() is None:
         command.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             command.wait(grace_s)
     deadline = time.monotonic() + KILLED_S
     while time.monotonic() < deadline:
-        files.look(own_descendants)
-        left = {pid for pid in known | own_descendants() if alive(pid)}
-        if not left:
+        guard.do("look", look, files)
+        now_known = guard.do("own_descendants", own_descendants)
+        known |= now_known or set()
+        left = {pid for pid in known if alive(pid)}
+        if now_known is not None and not left:
             return
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        guard.do("kill", kill, left)
         command.poll()
         time.sleep(0.02)
-        reap_orphans(command.pid)
+        guard.do("reap_orphans", reap_orphans, command.pid)
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Send processes SIGKILL; some of them may have ended."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def look(files: JobFiles, *others: int) -> None:
+    """Note which of MPI's files the processes that this one has started, and others, have in use."""
+    files.look(lambda: own_descendants() | set(others))
 
 
 def child_ends() -> int:
@@ -452,15 +470,22 @@ def wait_for_either(command: subprocess.Popen[bytes], pid: int, files: JobFiles)
         if files.created is not None:
             poll.register(files.created, select.POLLIN)
             wait_s = QUIET_S
+    guard = Guard("supervisor")
     while command.poll() is None and alive(pid):
         if not LINUX:
-            known = own_descendants() or known
-        files.look(lambda: own_descendants() | {pid})  # a notebook's kernel may load MPI, too
-        poll.poll(1000 * wait_s)
-        with contextlib.suppress(BlockingIOError):
-            os.read(woken, 1 << 16)
-        reap_orphans(command.pid)
+            known = guard.do("own_descendants", own_descendants) or known
+        # A notebook's kernel may load MPI, too.
+        guard.do("look", look, files, pid)
+        guard.do("poll", poll.poll, 1000 * wait_s)
+        guard.do("drain", drain, woken)
+        guard.do("reap_orphans", reap_orphans, command.pid)
     return known
+
+
+def drain(file: int) -> None:
+    """Read what a non-blocking file holds."""
+    with contextlib.suppress(BlockingIOError):
+        os.read(file, 1 << 16)
 
 
 def supervise(
@@ -505,10 +530,11 @@ def supervise(
     finally:
         for signum in STOP_SIGNALS:
             signal.signal(signum, signal.SIG_IGN)
-        end_tree(command, known, files, grace_s)
-        sweep(files, command.pid)
+        guard = Guard("supervisor")
+        guard.do("end_tree", end_tree, command, known, files, grace_s)
+        guard.do("sweep", sweep, files, command.pid)
         # Last: engines that end after their controller's supervisor has removed the files write one more.
-        remove(left_files(command.pid, stopped))
+        guard.do("remove", lambda: remove(left_files(command.pid, stopped)))
     code = command.returncode
     return code if code >= 0 else 128 - code
 

@@ -9,13 +9,12 @@ in the flight recorder. A parent never loads MPI.
 from __future__ import annotations
 
 import atexit
-import builtins
 import contextlib
 import faulthandler
 import functools
-import io
 import json
 import os
+import pickle  # noqa: F401  (mpi4py imports it: a file pickle.py beside the program must not take its place)
 import runpy
 import select
 import signal
@@ -23,10 +22,9 @@ import socket
 import sys
 import tempfile
 import threading
-import zipfile
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
@@ -34,8 +32,11 @@ from types import ModuleType
 from typing import Any, BinaryIO, NoReturn
 
 from mpiwatch import HANG_EXIT_CODE, STRICT_EXIT_CODE, imports
-from mpiwatch.launch import Options, findings_file, first_on_its_node, refuse_world_of_one
+from mpiwatch.guard import Guard
+from mpiwatch.launch import Options, first_on_its_node, refuse_world_of_one
 from mpiwatch.machines import MOST_FILES, Hub, Server, hand_over, serve_here, take_over
+from mpiwatch.output import remove, write_whole
+from mpiwatch.places import describe, frames_in, own_folders, place_in
 from mpiwatch.processes import (
     child_ends,
     die_with_parent,
@@ -55,7 +56,7 @@ from mpiwatch.recorder import (
     fit,
 )
 from mpiwatch.report import Reason, Report, render
-from mpiwatch.snapshot import describe, frames_in, own_folders, publish, student_line
+from mpiwatch.snapshot import publish
 
 MPI_MODULE = "mpi4py.MPI"
 
@@ -109,33 +110,6 @@ class _Finder(MetaPathFinder):
         module.Init, module.Init_thread = then_calling(module.Init), then_calling(module.Init_thread)
 
 
-def run_script(words: tuple[str, ...], is_module: bool) -> None:
-    """Run a program as `__main__`; `words` are its path or module and its arguments.
-
-    Return when the program ends, or raise its SystemExit or uncaught exception.
-    """
-    program = words[0]
-    sys.argv[:] = words
-    if not os.environ.get("PYTHONSAFEPATH"):
-        imports.program_folder = os.getcwd() if is_module else os.path.dirname(os.path.realpath(program))
-        sys.path.insert(0, imports.program_folder)
-    if is_module:
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
-        return
-    if os.path.isdir(program) or zipfile.is_zipfile(program):
-        runpy.run_path(program, run_name="__main__")
-        return
-    path = os.path.abspath(program)  # like Python's own `__file__`
-    # Functions that run at exit expect the program's `__main__`; runpy would remove its module before that.
-    main = ModuleType("__main__")
-    loader = SourceFileLoader("__main__", path)
-    vars(main).update(__file__=path, __builtins__=builtins, __loader__=loader, __cached__=None)
-    with io.open_code(path) as file:
-        code = compile(file.read(), path, "exec", dont_inherit=True)
-    sys.modules["__main__"] = main
-    exec(code, vars(main))
-
-
 def show_error(error: BaseException) -> None:
     """Print an uncaught error of the program as Python does, without the frames of this package.
 
@@ -155,7 +129,7 @@ def show_error(error: BaseException) -> None:
             if not at.tb_frame.f_code.co_filename.startswith(own):
                 foreign.append(at)
             at = at.tb_next
-        for at, following in zip(foreign, [*foreign[1:], None], strict=True):
+        for at, following in zip(foreign, [*foreign[1:], None], strict=False):
             at.tb_next = following
         each.__traceback__ = foreign[0] if foreign else None
     sys.excepthook(type(error), error, error.__traceback__)
@@ -234,7 +208,7 @@ class Link:
             print(findings.render(found), file=sys.stderr, flush=True)
             if self.options.json:
                 with contextlib.suppress(OSError):
-                    write_whole(Path(findings_file(self.options.json)), findings.to_json(found))
+                    write_whole(Path(self.options.findings), findings.to_json(found))
 
     def _serve(self, server: Server, progress: Callable[[], object]) -> None:
         """Let the parent, which outlives this process, connect this machine with the others."""
@@ -255,16 +229,6 @@ class Link:
                 for stream in sys.stdout, sys.stderr:
                     stream.flush()
                 self.connection.sendall(b"\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that no reader sees half of it; leave nothing behind after an OSError."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def stay() -> NoReturn:
@@ -332,6 +296,7 @@ def _wait(is_done: Callable[[], bool], deadline_s: float) -> None:
 class Parent:
     """Waits for the program, which runs in the process `child`; 0 when that has ended."""
 
+    STEPS = "wait", "end_after_report"  # of the loop
     rank = -1  # until the program has MPI; from then on, there is a flight recorder
     recorder: FlightRecorder
     slot: Slot
@@ -347,16 +312,32 @@ class Parent:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for signum in FORWARDED:
             signal.signal(signum, self._forward)
-        while (code := self._ended()) is None:
-            files: list[int | socket.socket] = [woken] if self.rank >= 0 else [woken, self.connection]
-            ready, _, _ = select.select(files, [], [], POLL_S if self.rank >= 0 else None)
-            with contextlib.suppress(BlockingIOError):
-                os.read(woken, MESSAGE_BYTES)
-            if self.connection in ready and (told := take_over(self.connection)):
+        guard = Guard("mpiwatch")
+        code = self._ended()
+        while code is None:
+            for name in self.STEPS:
+                guard.do(name, getattr(self, name), woken)
+            code = self._ended()
+        guard.do("_after", self._after, code)
+        self._exit(code)  # after an error in the last step
+
+    def wait(self, woken: int) -> None:
+        """Wait until the child has ended or has MPI, or for POLL_S; then watch the program if it has MPI."""
+        is_watching = self.rank >= 0
+        files: list[int | socket.socket] = [woken] if is_watching else [woken, self.connection]
+        ready, _, _ = select.select(files, [], [], POLL_S if is_watching else None)
+        with contextlib.suppress(BlockingIOError):
+            os.read(woken, MESSAGE_BYTES)
+        if self.connection in ready:
+            told = take_over(self.connection)
+            if told is not None:
                 self._begin(*told)
-            if report := self._report():
-                self._end(report)
-        self._after(code)
+
+    def end_after_report(self, woken: int) -> None:
+        """End this rank if there is a report."""
+        report = self._report()
+        if report is not None:
+            self._end(report)
 
     def _begin(self, rank: int, recorder: FlightRecorder, server: Server | None) -> None:
         """Watch the program, whose rank has joined the flight recorder."""
@@ -367,7 +348,8 @@ class Parent:
         if server is not None:
             server.start()
         if rank == 0 and self.options.json:
-            Path(self.options.json).unlink(missing_ok=True)  # from an earlier run
+            with contextlib.suppress(OSError):
+                remove(Path(self.options.json))  # from an earlier run
         self.connection.sendall(b"\n")
 
     def _report(self) -> Report | None:
@@ -425,7 +407,7 @@ class Parent:
             _wait(lambda: self._report() is not None, CAUSE_S)
         epoch = self.recorder.head.epoch
         self.slot.error = fit(_cause(code), ERROR_BYTES)
-        self.slot.place = fit(student_line(frames_in(self.stack)), PLACE_BYTES)
+        self.slot.place = fit(place_in(frames_in(self.stack)), PLACE_BYTES)
         self.slot.has_died = Death.DIED
         if self._report() is None:
             everyone = list(range(self.recorder.size))
@@ -473,7 +455,7 @@ class Parent:
         if not self.options.json:
             return False
         codes = [slot.exit_code if slot.has_exited else None for slot in self.recorder.slots]
-        findings = Path(findings_file(self.options.json))
+        findings = Path(self.options.findings)
         content = {
             "exit_code": self._exit_code(report) if report else max(code or 0 for code in codes),
             "exit_codes": codes,

@@ -33,15 +33,16 @@ from mpiwatch.report import Mismatch, Reason, Report
 
 HISTORY_CALLS = 32  # that a slot keeps
 ROWS_PER_RANK = 64  # communicators that a rank may open as their rank 0
+WORDS_PER_RANK = 512  # of all communicators together: so many of the world's size may be open
 FILE_BYTES, NAME_BYTES, TYPE_BYTES, PURPOSE_BYTES, HOST_BYTES = 32, 32, 16, 64, 64  # fields of text, with
 ORIGIN_BYTES = 128  # their final zero
 PLACE_BYTES = ERROR_BYTES = 512
 MEMBERS_BYTES = 128
 # A report in JSON never needs more: JSON writes a byte of text as at most 6 characters ("\u0001"), so the
-# place, the error, the purpose, the origin and the host of a rank take at most 6 * 1275, and each of its 32
-# calls takes 6 * 62 for two names and less than 350 for the rest: 31,000 in all. A test fills every field:
-# see tests/mpiwatch/test_recorder.py.
-REPORT_BYTES_PER_RANK = 32 << 10
+# place, the error, the failed call, the purpose, the origin, the rival and the host of a rank take at most
+# 6 * 1915, and each of its 32 calls takes 6 * 94 for three names and less than 500 for the rest: 46,000 in
+# all. A test fills every field: see tests/mpiwatch/test_recorder.py.
+REPORT_BYTES_PER_RANK = 48 << 10
 
 # A word, from the top: 8 bits epoch, 36 bits number of the call (more than a program makes in a day), 1 bit
 # "gave up", 19 bits hash.
@@ -103,6 +104,7 @@ class Slot(ctypes.Structure):
         ("cell_state_since_s", ctypes.c_double),  # on the clock that all processes share
         ("cells_started", ctypes.c_int64),
         ("balance", ctypes.c_int64),  # messages that the last cell sent, minus those that it received
+        ("open_requests", ctypes.c_int64),  # that the last cell has left
         ("calls_before_cell", ctypes.c_int64),  # on the world's communicator
         ("joined_word", ctypes.c_uint64),  # of the last call that this rank has seen all ranks reach
         ("waiting_in", ctypes.c_int64),  # a WaitingIn
@@ -118,6 +120,7 @@ class Slot(ctypes.Structure):
         ("has_receives", ctypes.c_int64),
         ("message_purpose", ctypes.c_char * PURPOSE_BYTES),  # what it is part of; empty: the caller's own
         ("message_origin", ctypes.c_char * ORIGIN_BYTES),  # the line that made the request; empty: no request
+        ("message_rival", ctypes.c_char * ORIGIN_BYTES),  # an earlier receive that takes the message
         ("message_polls", ctypes.c_int64),  # without success, by a rank that polls itself; 0: it does not
         ("confirmed", ctypes.c_int64),  # see deadlock.confirmation
         ("calls_noted", ctypes.c_int64),
@@ -125,12 +128,23 @@ class Slot(ctypes.Structure):
         ("place", ctypes.c_char * PLACE_BYTES),  # the student's line at which the rank waits
         ("running_at", ctypes.c_char * PLACE_BYTES),  # its line when its watchdog last sampled it
         ("error", ctypes.c_char * ERROR_BYTES),
+        ("last_words", ctypes.c_char * ERROR_BYTES),  # the call by which the rank ends its process
+        ("failed_call", ctypes.c_char * ERROR_BYTES),  # the last collective of this cell that has raised
         ("wanted_in", ctypes.c_int64),  # 1 + the epoch in which the rank asks the hub for a report; see
         ("wanted_reason", ctypes.c_int64),  # ReportRequest
         ("wanted_deadline_s", ctypes.c_double),
         ("wanted_reporter", ctypes.c_int64),
         ("members", ctypes.c_ubyte * MEMBERS_BYTES),  # the communicator used last, a bit for each rank
         ("history", Call * HISTORY_CALLS),
+    )
+
+
+class Row(ctypes.Structure):
+    """A communicator: the method that made it, and its members, a bit for each rank of the world."""
+
+    _fields_ = (
+        ("made_by", ctypes.c_char * NAME_BYTES),
+        ("members", ctypes.c_ubyte * MEMBERS_BYTES),
     )
 
 
@@ -146,6 +160,7 @@ class Head(ctypes.Structure):
         ("shown_by", ctypes.c_int64),  # 1 + the rank whose parent shows the report of a program; 0: none yet
         ("is_shown", ctypes.c_int64),
         ("hub", ctypes.c_int64),  # 1 + the rank that makes the reports for all machines; 0 without one
+        ("words_in_use", ctypes.c_int64),  # from the start of this machine's part
     )
 
 
@@ -168,7 +183,9 @@ class FlightRecorder:
         self.head = Head.from_buffer(self.memory)
         self.size: int = self.head.size
         self.slots = (Slot * self.size).from_buffer(self.memory, ctypes.sizeof(Head))
-        self.report_offset = ctypes.sizeof(Head) + self.size * ctypes.sizeof(Slot)
+        self.rows_offset = ctypes.sizeof(Head) + self.size * ctypes.sizeof(Slot)
+        self.rows = (Row * (self.size * ROWS_PER_RANK)).from_buffer(self.memory, self.rows_offset)
+        self.report_offset = self.rows_offset + ctypes.sizeof(self.rows)
         self.words_offset = self.report_offset + (self.size + 1) * REPORT_BYTES_PER_RANK
         self.words = memoryview(self.memory)[self.words_offset :].cast("Q")
         self._thread_lock = threading.Lock()
@@ -177,9 +194,8 @@ class FlightRecorder:
     @staticmethod
     def create(size: int) -> str:
         """Create an empty flight recorder for `size` ranks; return its path."""
-        words = size * ROWS_PER_RANK * size
-        slots = size * ctypes.sizeof(Slot) + (size + 1) * REPORT_BYTES_PER_RANK
-        total = ctypes.sizeof(Head) + slots + 8 * words
+        of_a_rank = ctypes.sizeof(Slot) + ROWS_PER_RANK * ctypes.sizeof(Row) + 8 * WORDS_PER_RANK
+        total = ctypes.sizeof(Head) + size * of_a_rank + (size + 1) * REPORT_BYTES_PER_RANK
         error: OSError | None = None
         for folder in dict.fromkeys(["/dev/shm"] * (sys.platform == "linux") + [tempfile.gettempdir()]):
             try:
@@ -189,8 +205,9 @@ class FlightRecorder:
                 continue
             try:
                 with os.fdopen(handle, "wb") as file:
-                    # Written, not left sparse: a full disk is an error here, and not a SIGBUS later.
-                    file.write(bytes(Head(size=size)) + bytes(total - ctypes.sizeof(Head)))
+                    # Reserved, not left sparse: a full disk is an error here, and not a SIGBUS later.
+                    reserve(file.fileno(), total)
+                    file.write(bytes(Head(size=size)))
                 return path
             except OSError as full:
                 error = full
@@ -267,19 +284,28 @@ class FlightRecorder:
         return ctypes.sizeof(Head) + rank * ctypes.sizeof(Slot)
 
 
+def reserve(file: int, size: int) -> None:
+    """Give a new file this size, in bytes, of zeros that the file system has room for."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+        return
+    os.write(file, bytes(size))  # macOS
+    os.lseek(file, 0, os.SEEK_SET)
+
+
 def fit(text: str, size: int) -> bytes:
     """Return a text in UTF-8 for a field of `size` bytes, cut between characters if it is too long."""
     encoded = text.encode(errors="backslashreplace")  # lone surrogates stand for bytes that are not UTF-8
     return encoded[: size - 1].decode(errors="ignore").encode()
 
 
-def write_members(slot: Slot, members: Iterable[int]) -> None:
+def write_members(slot: Slot | Row, members: Iterable[int]) -> None:
     """Store the members of a communicator, as ranks of the world."""
     bits = sum(1 << rank for rank in set(members))
     slot.members[:] = bits.to_bytes(max(MEMBERS_BYTES, bits.bit_length() // 8 + 1), "little")[:MEMBERS_BYTES]
 
 
-def read_members(slot: Slot, size: int) -> list[int]:
+def read_members(slot: Slot | Row, size: int) -> list[int]:
     """Return the ranks that `write_members` stored; all ranks if it stored none or had too little room."""
     bits = int.from_bytes(bytes(slot.members), "little")
     members = [rank for rank in range(size) if bits >> rank & 1]

@@ -169,6 +169,7 @@ class CallRecord:
     reduction: str | None
     file: str  # `cell`, or the file's name
     line: int
+    on: str = ""  # the communicator's members, and the method that made it; empty for the world
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,7 @@ class MessageRecord:
     purpose: str = ""  # what it is part of, such as a schedule; empty for a message of the student's own
     origin: str = ""  # the line of the non-blocking call that made the request; empty for a blocking call
     polls: int = 0  # without success, by a rank that calls Iprobe or Test in a loop; 0 for other calls
+    rival: str = ""  # an earlier receive that takes the message: `Irecv at cell [3] line 4: …`
 
 
 @dataclass(frozen=True)
@@ -195,6 +197,7 @@ class RankState:
     mpi_call: str = ""  # the MPI call that the rank is inside, such as `Waitall`
     calls: tuple[CallRecord, ...] = ()
     host: str = ""  # its machine's name, if the ranks are on several machines
+    failed_call: str = ""  # a collective that has raised an error, which the program has caught
 
     def last_call(self, communicator: int | None) -> CallRecord | None:
         """Return the last collective that the rank called on a communicator."""
@@ -320,7 +323,7 @@ def _shared(values: Mapping[int, Any]) -> list[tuple[Any, list[int]]]:
 
 def _shown(report: Report, rank: RankState) -> RankState:
     """Return what a rank's line shows; it is equal for ranks that share a line."""
-    rank = replace(rank, rank=-1, host="")
+    rank = replace(rank, rank=-1, host="", failed_call="")
     last = rank.last_call(report.communicator)
     if rank.activity is Activity.WAITING_IN_COLLECTIVE:
         shown = replace(rank.calls[-1], file="", line=0)  # the line is part of the place
@@ -491,9 +494,11 @@ def title(report: Report) -> str:
         size = report.world_size or len(report.ranks)
         found = f"rank {dead.rank} of {size}{host} {dead.error or 'died'}."
     elif report.mismatch is not None:
-        found = _mismatch(report.mismatch, report.number)
+        found = _mismatch(report, report.mismatch)
     elif report.number > 0:
         found = _missing(report)
+    elif any(rank.message.rival for rank in waiting if rank.message is not None):
+        found = _taken([rank for rank in waiting if rank.message is not None and rank.message.rival])
     elif report.reason is Reason.CIRCLE:
         found = _circle(report)
     elif report.reason is Reason.DEADLOCK:
@@ -507,10 +512,15 @@ def title(report: Report) -> str:
     return found
 
 
-def _mismatch(found: Mismatch, number: int) -> str:
-    if found is Mismatch.OPERATION:
-        return f"Collective mismatch: the ranks called different operations as collective #{number}."
-    return f"Collective mismatch: the ranks called collective #{number} with different {found.name.lower()}s."
+def _mismatch(report: Report, kind: Mismatch) -> str:
+    joined = report.joined()
+    call = joined[0].calls[-1] if joined else None
+    where = f" on {_communicator(call)}" if call is not None and call.communicator else ""
+    if kind is Mismatch.OPERATION:
+        what = f"different operations as collective #{report.number}{where}"
+    else:
+        what = f"collective #{report.number}{where} with different {kind.name.lower()}s"
+    return f"Collective mismatch: the ranks called {what}."
 
 
 def _missing(report: Report) -> str:
@@ -519,7 +529,16 @@ def _missing(report: Report) -> str:
     what = ", ".join(filter(None, [call.operation, call_details(call)]))
     if _all_joined_late(report):
         return f"All ranks joined collective #{call.number} ({what}), but not within {report.deadline_s:g} s."
-    return f"{ranks_on_hosts(report, report.missing())} never joined collective #{call.number} ({what})."
+    where = f" on {_communicator(call)}" if call.communicator else ""
+    missing = ranks_on_hosts(report, report.missing())
+    return f"{missing} never joined collective #{call.number} ({what}){where}."
+
+
+def _communicator(call: CallRecord) -> str:
+    """Return which communicator a collective was called on."""
+    if not call.communicator:
+        return "the world's communicator"
+    return f"the communicator of {call.on}" if call.on else "another communicator"
 
 
 def _all_joined_late(report: Report) -> bool:
@@ -557,6 +576,15 @@ def _unmatched(report: Report, rank: RankState) -> str:
     if call in PROBES:
         waiting = f"has called {_polls(message)}"
     return f"rank {rank.rank} {waiting}{purpose}: no matching {missing}{tag}."
+
+
+def _taken(waiting: list[RankState]) -> str:
+    """Return which ranks wait for messages that earlier receives take."""
+    calls = {rank.message.operation for rank in waiting if rank.message is not None}
+    where = f" in {calls.pop()}" if len(calls) == 1 else ""
+    many = len(waiting) > 1
+    what = "messages that earlier receives take" if many else "a message that an earlier receive takes"
+    return f"{_ranks_are([rank.rank for rank in waiting])} waiting{where} for {what}."
 
 
 def _ranks_are(ranks: Collection[int]) -> str:
@@ -612,6 +640,8 @@ def rank_lines(report: Report) -> list[str]:
         f"  {ranks_on_hosts(report, ranks)} {_describe(report, shared, len(ranks) > 1)}"
         for shared, ranks in shown
     ]
+    for failed, ranks in _shared({rank.rank: rank.failed_call for rank in report.ranks if rank.failed_call}):
+        lines.append(f"  {ranks_in_short(ranks)} caught an error before: {failed}")
     others = {rank.rank for rank in report.ranks}.difference(*(ranks for _, ranks in shown))
     if others:
         lines.append(f"  … and {counted(len(others), 'more rank')}: the report as JSON has all")
@@ -625,13 +655,15 @@ def _describe(report: Report, rank: RankState, many: bool) -> str:
     if rank.activity is Activity.WAITING_IN_COLLECTIVE:
         call = rank.calls[-1]
         details = ", ".join(filter(None, [f"#{call.number}", call_details(call)]))
-        elsewhere = " on another communicator" * (report.communicator not in (None, call.communicator))
+        elsewhere = f" on {_communicator(call)}" if report.communicator != call.communicator else ""
         before = f"called {_call(rank.calls[0])} and " if len(rank.calls) > 1 else ""
         return f"{before}{be} waiting in {call.operation} ({details}){elsewhere}{at}"
     if rank.message is not None:
         if rank.message.polls:
             be = f"{'have' if many else 'has'} called {_polls(rank.message)} and {be}"
-        return f"{be} waiting {_waited_for(rank, rank.message)}{at}"
+        rival = rank.message.rival
+        taken = f"; an earlier receive takes that message: {rival}" if rival else ""
+        return f"{be} waiting {_waited_for(rank, rank.message)}{at}{taken}"
     if report.number == 0:
         return _verb(rank, many)
     doing = f"{'they' if many else 'it'} {_verb(rank, many)}"
@@ -696,17 +728,8 @@ def advice(report: Report, in_program: bool = False) -> list[str]:
         return ["MPI matches them by their order. Give each thread its own communicator: `comm.Dup()`."]
     if any(rank.mpi_call for rank in report.ranks) and not in_program:
         return _advice_on_calls(report)
-    lines = []
+    lines = _advice_on_messages(report)
     waiting = [rank.message.operation for rank in report.ranks if rank.message is not None]
-    if len(circle := _circle_of(report)) > 1:
-        lines.append(
-            "Break the circle: let even ranks send first and odd ranks receive first, or use Sendrecv, "
-            "which does both at once."
-        )
-    elif circle:
-        lines.append("A rank cannot wait for itself: use Sendrecv, or post Irecv or Isend first.")
-    elif report.reason is Reason.CIRCLE:
-        lines.append("A rank has to send before the others wait for its message; Sendrecv does both at once.")
     if in_program:
         return lines
     longer_s = f"{max(LONGER_S, 3 * report.deadline_s):g}"
@@ -720,13 +743,32 @@ def advice(report: Report, in_program: bool = False) -> list[str]:
     ready = "he ranks are ready: fix the cell and run it again."
     if not waiting and _all_joined_late(report):
         lines.append(f"Run the cell again, or allow more time: {connect}.")
-    elif not waiting:
+    elif not waiting and not any(rank.failed_call for rank in report.ranks):
         lines.append(f"No data has moved and t{ready}")
+    elif not waiting:
+        lines.append(f"A rank that has caught an error may be a collective behind the others. T{ready}")
     elif report.reason is Reason.CIRCLE and not set(waiting) & set(SENDS):
         lines.append(f"T{ready}")
     else:
         lines.append(f"T{ready} Messages that this cell has sent cannot reach a later cell.")
     return lines
+
+
+def _advice_on_messages(report: Report) -> list[str]:
+    """Return what to do about messages that do not arrive."""
+    circle = _circle_of(report)
+    if any(rank.message is not None and rank.message.rival for rank in report.ranks):
+        return ["Wait for the request of the earlier receive first, or cancel it: it takes the message."]
+    if len(circle) > 1:
+        return [
+            "Break the circle: let even ranks send first and odd ranks receive first, or use Sendrecv, "
+            "which does both at once."
+        ]
+    if circle:
+        return ["A rank cannot wait for itself: use Sendrecv, or post Irecv or Isend first."]
+    if report.reason is Reason.CIRCLE:
+        return ["A rank has to send before the others wait for its message; Sendrecv does both at once."]
+    return []
 
 
 def _advice_on_calls(report: Report) -> list[str]:

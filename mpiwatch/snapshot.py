@@ -5,24 +5,16 @@ It is read from the flight recorder alone: the watchdog of each rank notes at wh
 
 from __future__ import annotations
 
-import linecache
-import os
-import re
-import sys
-import sysconfig
-import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
 from time import monotonic, sleep
-from types import CodeType, FrameType
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
-import mpiwatch
+from mpiwatch.places import VIA
 from mpiwatch.recorder import (
     EPOCH_MASK,
     EPOCH_SHIFT,
-    FILE_BYTES,
     HISTORY_CALLS,
     NO_RENDEZVOUS,
     NUMBER_MASK,
@@ -34,7 +26,6 @@ from mpiwatch.recorder import (
     ReportRequest,
     Slot,
     WaitingIn,
-    fit,
     read_members,
     write_request,
 )
@@ -48,106 +39,10 @@ from mpiwatch.report import (
     RankState,
     Reason,
     Report,
-)
-
-# A student's line, such as `cell line 4: comm.Barrier()`
-
-MAX_LINE_CHARACTERS = 80
-_LIBRARIES = tuple(
-    {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")}
+    ranks_in_short,
 )
 
 SAMPLED_S = 1.0  # for the watchdogs to sample all ranks anew, which takes a quarter of a second
-
-
-def own_folders() -> tuple[str, ...]:
-    """Return the folders of this package and of the libraries on top of it: see `mpiwatch.libraries`."""
-    modules = (sys.modules.get(name) for name in mpiwatch.libraries)
-    return tuple(
-        os.path.dirname(module.__file__) + os.sep for module in modules if module and module.__file__
-    )
-
-
-def is_cell(file: str) -> bool:
-    """Tell whether a file's name is the name of a notebook's cell."""
-    return "/ipykernel_" in file or file.startswith(("<ipython-input", "<string>"))
-
-
-def cell_number(file: str) -> str:
-    """Return the number of a cell in its notebook; empty if its first line does not say it."""
-    found = re.match(r"\s*# cell \[(\d+)\]", _source(file, 1))
-    return found[1] if found else ""
-
-
-def file_label(file: str) -> bytes:
-    """Return `cell`, or a file's name without its folder, as a note of a call has room for it."""
-    return b"cell" if is_cell(file) else fit(os.path.basename(file), FILE_BYTES)
-
-
-def student_line_of(frame: FrameType | None) -> str:
-    """Return the student's line that led to a frame; see `student_line`."""
-    frames = []
-    while frame is not None:
-        frames.append((frame.f_code.co_filename, frame.f_lineno))
-        frame = frame.f_back
-    return student_line(frames)
-
-
-def line_of(code: CodeType, instruction: int) -> str:
-    """Return the line of an instruction (a frame's `f_lasti`): `cell line 4: comm.Irecv(x, 1)`."""
-    lines = (line for first, end, line in code.co_lines() if first <= instruction < end)
-    return student_line([(code.co_filename, next(lines, None) or code.co_firstlineno)])
-
-
-def student_line(frames: Sequence[tuple[str, int]]) -> str:
-    """Return the student's line among frames (file and line), which are given innermost first.
-
-    This is the innermost line of a cell, else of a program that is not a library, else the innermost line. It
-    includes the number of the cell unless that cell is running. The result is empty without frames.
-    """
-    foreign = *own_folders(), "<frozen", *_LIBRARIES
-    own = [frame for frame in frames if not frame[0].startswith(foreign)]
-    candidates = [frame for frame in own if is_cell(frame[0])] or own or list(frames)
-    if not candidates:
-        return ""
-    file, line = candidates[0]
-    label = file_label(file).decode()
-    if is_cell(file) and file != [each for each, _ in frames if is_cell(each)][-1] and cell_number(file):
-        label = f"cell [{cell_number(file)}]"
-    text = _source(file, line)
-    source = text if len(text) <= MAX_LINE_CHARACTERS else text[: MAX_LINE_CHARACTERS - 1] + "…"
-    return f"{label} line {line}" + (f": `{source}`" if source else "")
-
-
-def describe(error: BaseException) -> str:
-    """Return a line of text with an error and the student's line that raised it."""
-    frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
-    at = student_line(frames[::-1])
-    text = str(error).splitlines()[0] if str(error) else ""
-    return f"{type(error).__name__}{': ' * bool(text)}{text}{' at ' * bool(at)}{at}"
-
-
-def _source(file: str, line: int) -> str:
-    try:
-        text = linecache.getline(file, line).strip()
-        if not text and is_cell(file):
-            # Each rank files a cell in a folder of its own, under the same name.
-            name = os.path.basename(file)
-            same = [
-                each for each in tuple(linecache.cache) if is_cell(each) and os.path.basename(each) == name
-            ]
-            text = linecache.getline(same[0], line).strip() if same else ""
-    except KeyError:  # another thread has just removed it
-        return ""
-    return text
-
-
-def frames_in(file: BinaryIO) -> list[tuple[str, int]]:
-    """Return the frames (file and line), innermost first, of the last stack that faulthandler has written."""
-    text = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
-    found = re.findall(r'File "(.*)", line (\d+) in ', text)
-    # faulthandler writes in ASCII, with escapes as in Python's texts.
-    return [(name.encode().decode("unicode_escape", "replace"), int(line)) for name, line in found]
 
 
 # What the ranks are doing
@@ -155,6 +50,7 @@ def frames_in(file: BinaryIO) -> list[tuple[str, int]]:
 FRESH_S = 2.0  # an older sample proves nothing: the rank may compute in C code that blocks its other threads
 
 POLL_S = 0.01
+HUB_S = 30.0  # for the hub to make a report
 
 
 def mismatch(one: Call | CallRecord, other: Call | CallRecord) -> Mismatch | None:
@@ -236,8 +132,9 @@ def _is_running(recorder: FlightRecorder, rank: int) -> bool:
 def _observe(recorder: FlightRecorder, rank: int, since_s: float) -> RankState:
     """Return what a rank is doing; its line, if it runs, was sampled after `since_s` or not long before."""
     slot = recorder.slots[rank]
-    calls = tuple(map(_record, recorder.last_calls(rank)))
-    seen = RankState(rank, Activity.DEAD, calls=calls, host=_text(slot.host))
+    calls = tuple(_record(recorder, call) for call in recorder.last_calls(rank))
+    caught = _text(slot.failed_call) if slot.cell_state != CellState.RAISED else ""
+    seen = RankState(rank, Activity.DEAD, calls=calls, host=_text(slot.host), failed_call=caught)
     noted = replace(seen, place=_text(slot.place))
     if slot.has_died == Death.UNREACHABLE:
         found = replace(seen, activity=Activity.UNREACHABLE)
@@ -286,6 +183,7 @@ def _waiting(recorder: FlightRecorder, slot: Slot, noted: RankState) -> RankStat
             purpose=_text(slot.message_purpose),
             origin=_text(slot.message_origin),
             polls=slot.message_polls,
+            rival=_text(slot.message_rival),
         )
         return replace(noted, activity=Activity.WAITING_FOR_MESSAGE, message=message)
     if not noted.calls:
@@ -350,7 +248,8 @@ def _as_called(rank: RankState, row: int, number: int) -> RankState:
 
 def _place(sampled: str, call: CallRecord) -> str:
     """Return the line at which a rank makes a call, which may have begun since its line was sampled."""
-    is_older = sampled.startswith(f"{call.file} line ") and sampled.partition(":")[0] != _line(call)
+    inner = sampled.rpartition(VIA)[2]
+    is_older = inner.startswith(f"{call.file} line ") and inner.partition(":")[0] != _line(call)
     return _line(call) if is_older else sampled or _line(call)
 
 
@@ -365,7 +264,16 @@ def _has_just_called(recorder: FlightRecorder, slot: Slot) -> bool:
     return bool(this_epoch and slot.joined_word >> NUMBER_SHIFT != number)
 
 
-def _record(call: Call) -> CallRecord:
+def _communicator_of(recorder: FlightRecorder, row: int) -> str:
+    """Return the members of a communicator and how it was made; empty for the world."""
+    if not 0 < row < len(recorder.rows):  # the rank may be writing it at this moment
+        return ""
+    made_by = _text(recorder.rows[row].made_by)
+    members = ranks_in_short(read_members(recorder.rows[row], recorder.size))
+    return f"{members} ({made_by})" if made_by else members
+
+
+def _record(recorder: FlightRecorder, call: Call) -> CallRecord:
     return CallRecord(
         communicator=call.row,
         number=call.number & NUMBER_MASK,
@@ -376,6 +284,7 @@ def _record(call: Call) -> CallRecord:
         reduction=_text(call.reduction) or None,
         file=_text(call.file),
         line=call.line,
+        on=_communicator_of(recorder, call.row),
     )
 
 
@@ -393,16 +302,17 @@ def publish(  # noqa: PLR0917
 ) -> None:
     """Publish a report in this epoch, unless another rank does so first.
 
-    The hub answers late if rank 0 runs code that blocks other threads. Give up after `patience_s`.
-    `progress` lets MPI move messages.
+    The hub answers late if rank 0 runs code that blocks other threads. Give up after `patience_s`; without
+    that limit, publish what this machine knows if the hub does not answer for HUB_S. `progress` lets MPI move
+    messages.
     """
-    deadline = monotonic() + patience_s
+    deadline = monotonic() + min(patience_s, HUB_S)
     if recorder.head.hub:
         write_request(recorder.slots[rank], epoch, request)
     while recorder.head.hub and recorder.head.epoch == epoch and monotonic() < deadline:
         progress()
         sleep(POLL_S)
-    if not recorder.head.hub:
+    if not recorder.head.hub or patience_s > HUB_S:
         with recorder.locked():
             if recorder.head.epoch == epoch:
                 recorder.publish(take_snapshot(recorder, *request))

@@ -25,15 +25,18 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch import communicators, findings, messages, operations, wrapper
-from mpiwatch.communicators import RawWin, WatchedComm, check_access
-from mpiwatch.findings import Category, Finding, Parts, Region, Signature, StrictError, add, here
+from mpiwatch import arguments, communicators, findings, messages, operations, requests
+from mpiwatch.arguments import TO_ROOT, is_in_place, plain_name
+from mpiwatch.communicators import WatchedComm, check_access
+from mpiwatch.findings import Category, Finding, Parts, Region, StrictError, add, here
+from mpiwatch.library_calls import NotedWin, RawWin, like
 from mpiwatch.operations import Exchange, Operation, StrictPrequest, StrictRequest, clock
 from mpiwatch.recorder import CellState
-from mpiwatch.report import UNKNOWN, CallRecord
-from mpiwatch.wrapper import TO_ROOT, LikeMpi4py, add_methods, is_in_place, like, plain_name
+from mpiwatch.report import CallRecord
+from mpiwatch.signatures import of_message
+from mpiwatch.wrapper import add_methods
 
-FROM_ROOT = ("bcast", *wrapper.FROM_ROOT)
+FROM_ROOT = ("bcast", *arguments.FROM_ROOT)
 REDUCING = "reduce", "allreduce", "scan", "exscan"
 
 # Collective -> the argument whose count and dtype are the same on all ranks.
@@ -54,15 +57,21 @@ class StrictComm(WatchedComm):
         if channel is None:
             return
         self._exchange = exchange = Exchange(self, channel.members)
-        self._renew_with(exchange.shadow, exchange.forget)
 
         def has_begun(name: str, root: int) -> None:
-            if exchange.amounts is not None:
-                _compare_amounts(exchange, name)
             if name not in ("Free", "Disconnect"):
                 _merge_clocks(exchange, name, root)
 
         channel.has_begun = has_begun
+
+    @property
+    def _compares_amounts(self) -> bool:
+        return self._exchange is not None
+
+    def _renew(self, duplicate: Callable[[], MPI.Intracomm]) -> None:
+        super()._renew(duplicate)
+        if self._exchange is not None:
+            self._exchange.renew(duplicate())
 
     def _derived(self, new: Any, is_ready: bool = True) -> None:
         super()._derived(new, is_ready)
@@ -142,23 +151,7 @@ class StrictComm(WatchedComm):
         receive = self._operation("Irecv", recvbuf, source, recvtag)
         send = self._operation("Isend", sendbuf, dest, sendtag)
         call = operations.BothOperation(send, receive, f"{name} to rank {dest} and from rank {source}")
-        return messages.polled(StrictRequest(None, call), name, self, source, recvtag, sys._getframe(2))
-
-    def _announce(self, name: str, sendbuf: Any, recvbuf: Any, root: int) -> None:
-        """Note what this rank sends and expects; other collectives are compared on all communicators."""
-        layouts = wrapper.LAYOUTS[name.lower()]
-        if self._exchange is None or wrapper.COUNTS not in layouts:
-            return
-        is_root, peers = root in (UNKNOWN, self.rank), range(self.size) if root == UNKNOWN else [root]
-        amounts: list[dict[int, Signature]] = []
-        for buffer, layout in zip((sendbuf, recvbuf), layouts, strict=True):
-            if is_in_place(buffer) or (layout == wrapper.COUNTS and not is_root):
-                amounts.append({})
-            elif layout == wrapper.COUNTS:
-                amounts.append(findings.of_each(buffer, self.size))
-            else:
-                amounts.append(dict.fromkeys(peers, findings.of_message(buffer)))
-        self._exchange.amounts = amounts[0], amounts[1]
+        return requests.polled(StrictRequest(None, call), name, self, source, recvtag, sys._getframe(2))
 
     def _start_collective(self, name: str, given: dict[str, Any]) -> MPI.Request:
         """Start a collective; the ranks compare their operations."""
@@ -188,19 +181,6 @@ add_methods(StrictComm, ("Isend", "Irecv"), "_do_start")
 add_methods(StrictComm, ("Isendrecv",), "_do_isendrecv")
 
 
-def _compare_amounts(exchange: Exchange, name: str) -> None:
-    """Raise StrictError on all ranks if a rank sends another amount than a rank expects from it."""
-    everyone = exchange.shadow.allgather(exchange.amounts)
-    exchange.amounts = None
-    for sender, (sent, _) in enumerate(everyone):
-        for receiver, amount in sent.items():
-            expected = everyone[receiver][1].get(sender, amount)
-            if amount.nbytes != expected.nbytes:
-                raise StrictError(
-                    f"{name}: rank {receiver} expects {expected} from rank {sender}, which sends {amount}"
-                )
-
-
 def _merge_clocks(exchange: Exchange, name: str, root: int) -> None:
     """Note which ranks' steps happened before this collective ends; all ranks have joined it."""
     mine = np.array(clock.times, np.int64)
@@ -228,9 +208,9 @@ def _described(name: str, plain: str, given: dict[str, Any]) -> CallRecord:
     """Return what the ranks compare of a non-blocking collective."""
     root = given.get("root", 0) if plain in (*FROM_ROOT, *TO_ROOT) else None
     compared = given.get(COMPARED.get(plain, ""))
-    signature = None if is_in_place(compared) else findings.of_message(compared)
+    signature = None if is_in_place(compared) else of_message(compared)
     count, dtype = (None, None) if signature is None else (signature.elements, signature.dtype or None)
-    reduction = wrapper.REDUCTIONS.get(id(given["op"])) if plain.startswith(REDUCING) else None
+    reduction = arguments.REDUCTIONS.get(id(given["op"])) if plain.startswith(REDUCING) else None
     return CallRecord(0, 0, name, root, count, dtype, reduction, here(), 0)
 
 
@@ -303,7 +283,7 @@ class OpenAccess:
     is_issued: bool = False
 
 
-class StrictWin(RawWin, metaclass=LikeMpi4py):
+class StrictWin(NotedWin):
     """A window whose collective calls end with a report if a rank is missing.
 
     Windows that `_make` does not make, such as those of Create_dynamic, are mpi4py's own.
@@ -319,16 +299,16 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
     in_fence = in_start = False
     seen = b""
 
-    def __new__(cls, win: RawWin | None = None) -> Any:
-        return RawWin.__new__(RawWin, *(() if win is None else (win,)))
+    def __new__(cls, win: NotedWin | None = None) -> Any:
+        return NotedWin.__new__(NotedWin, *(() if win is None else (win,)))
 
     @classmethod
     def _make(cls, name: str, given: dict[str, Any]) -> Any:
         comm = given["comm"]
         if comm == MPI.COMM_NULL or getattr(comm, "_exchange", None) is None:
-            return getattr(RawWin, name)(**given)
+            return getattr(NotedWin, name)(**given)
         _join(comm, name)
-        made: StrictWin = RawWin.__new__(cls, getattr(RawWin, name)(**given))
+        made: StrictWin = NotedWin.__new__(cls, getattr(NotedWin, name)(**given))
         made.comm, made.exchange = comm, comm._exchange
         mine = given["disp_unit"], len(made._memory())
         made.units, made.sizes = zip(*made.exchange.shadow.allgather(mine), strict=True)  # in bytes, by rank
@@ -345,7 +325,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
             return
         if MPI.OP_NULL in op:
             raise MPI.Exception(MPI.ERR_OP)
-        wrapper.check_message(self.comm, name, origin, target)
+        arguments.check_message(self.comm, name, origin, target)
         if not 0 <= target < self.comm.size:
             raise MPI.Exception(MPI.ERR_RANK)
         lock = self.locks.get(target) or self.locks.get(-1)
@@ -359,7 +339,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         region = Region(name, access.place, origin, is_written=name == "Get")
         spec, types = findings.with_own_types(spec)
         region.types += types
-        issue = functools.partial(getattr(RawWin, name), self, region.message, target, spec, *op)
+        issue = functools.partial(getattr(NotedWin, name), self, region.message, target, spec, *op)
         self.under_way.append(OpenAccess(access, region, issue))
 
     def _checked_parts(self, name: str, origin: Any, target: int, spec: Any) -> Parts:
@@ -377,9 +357,9 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         place, *counted = spec if isinstance(spec, (list, tuple)) else (spec or 0,)
         first = place * self.units[target]
         if not counted or not isinstance(counted[0], int):
-            held = self.units[target] if origin is None else findings.of_message(origin).nbytes
+            held = self.units[target] if origin is None else of_message(origin).nbytes
             return ((first, first + held),)
-        count, given = counted[0], wrapper.parse(origin)
+        count, given = counted[0], arguments.parse(origin)
         datatype = counted[1] if len(counted) > 1 else given.datatype
         if isinstance(datatype, str):
             datatype = MPI.Datatype.fromcode(datatype)
@@ -409,7 +389,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         if 0 <= target < self.comm.size:
             self._checked_parts(name, given.get("origin"), target, spec)
         self._issue()
-        return getattr(RawWin, name)(self, **given)
+        return getattr(NotedWin, name)(self, **given)
 
     def Fence(self, assertion: int = 0) -> None:
         _join(self.comm, "Fence")
@@ -436,14 +416,14 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         report_conflicts([each for theirs in everyone for each in theirs if each.target == self.comm.rank])
 
     def _lock(self, name: str, given: dict[str, Any]) -> None:
-        getattr(RawWin, name)(self, **given)
+        getattr(NotedWin, name)(self, **given)
         kind = "exclusive" if given.get("lock_type") == MPI.LOCK_EXCLUSIVE else "shared"
         self.locks[given.get("rank", -1)] = kind, here()
 
     def _complete(self, name: str, rank: int = -1) -> None:
         """Do a Flush or Unlock: accesses to a rank or to all (-1) complete, perhaps only at their origin."""
         self._issue(rank)
-        getattr(RawWin, name)(self, *(() if name.endswith("all") else (rank,)))
+        getattr(NotedWin, name)(self, *(() if name.endswith("all") else (rank,)))
         self._release(rank)
         ended = clock.tick()
         for access in self.accesses:
@@ -486,7 +466,7 @@ class StrictWin(RawWin, metaclass=LikeMpi4py):
         if self.locks:
             self._issue()
         for rank in list(self.locks):
-            (RawWin.Unlock_all(self) if rank < 0 else RawWin.Unlock(self, rank))
+            (NotedWin.Unlock_all(self) if rank < 0 else NotedWin.Unlock(self, rank))
         self.locks = {}
 
 
@@ -510,13 +490,13 @@ _open: list[StrictWin] = []  # windows of this process
 _free_mem = MPI.Free_mem
 
 
-add_methods(StrictWin, ("Create", "Allocate", "Allocate_shared"), "_make", RawWin, by_name=True)
-add_methods(StrictWin, ("Put", "Get", "Accumulate"), "_access", RawWin)
-add_methods(StrictWin, ("Lock", "Lock_all"), "_lock", RawWin, by_name=True)
+add_methods(StrictWin, ("Create", "Allocate", "Allocate_shared"), "_make", NotedWin, by_name=True)
+add_methods(StrictWin, ("Put", "Get", "Accumulate"), "_access", NotedWin)
+add_methods(StrictWin, ("Lock", "Lock_all"), "_lock", NotedWin, by_name=True)
 _FLUSHES = "Flush", "Flush_all", "Flush_local", "Flush_local_all"
-add_methods(StrictWin, (*_FLUSHES, "Unlock", "Unlock_all"), "_complete", RawWin)
+add_methods(StrictWin, (*_FLUSHES, "Unlock", "Unlock_all"), "_complete", NotedWin)
 _AT_ONCE = "Rput", "Rget", "Raccumulate", "Get_accumulate", "Fetch_and_op", "Compare_and_swap"
-add_methods(StrictWin, _AT_ONCE, "_access_at_once", RawWin, by_name=True)
+add_methods(StrictWin, _AT_ONCE, "_access_at_once", NotedWin, by_name=True)
 like(StrictWin, RawWin)
 
 
@@ -539,10 +519,10 @@ def begin(world: WatchedComm) -> StrictComm:
     inner = watch.progress
     watch.progress = lambda: operations.progress(inner())
     communicators.replace_world(_world)
-    messages.replace_requests(operations.StrictRequest, operations.StrictPrequest)
-    messages.on_request = operations.add_request
+    requests.replace_requests(operations.StrictRequest, operations.StrictPrequest)
+    requests.on_request = operations.add_request
     findings.replace_classes()
-    wrapper.on_list = findings.check_dtype
+    arguments.on_list = findings.check_dtype
     MPI.Free_mem = free_mem
     setattr(MPI, "Win", StrictWin)  # noqa: B010  (mpi4py's stubs declare it final)
     return _world
@@ -556,7 +536,7 @@ def end_cell() -> str:
     """
     if _world is None:
         return ""
-    _report_leftovers(only_lost=True)
+    _report_leftovers(only_dropped=True)
     return findings.render(findings.take())
 
 
@@ -572,7 +552,7 @@ def end_program() -> tuple[list[Finding], bool]:
     _world.watch.end_program()  # ranks that wait for this one learn that it has ended
     if _poll(_world, MPI.Intracomm.Ibarrier(_world._exchange.shadow).Test):
         return collect(_world), True
-    operations.report_never_completed(only_lost=False)
+    operations.report_never_completed(only_dropped=False)
     return findings.take(), False
 
 
@@ -585,7 +565,7 @@ def collect(world: StrictComm) -> list[Finding]:
     MPI.Intracomm.Alltoall(shadow, sent, coming)
     arrived = operations.headers_received
     _poll(world, lambda: all(arrived[rank] >= number for rank, number in enumerate(coming)))
-    _report_leftovers(only_lost=False)
+    _report_leftovers(only_dropped=False)
     for exchange in list(operations.exchanges):
         exchange.discard()
     found = findings.take()
@@ -593,11 +573,11 @@ def collect(world: StrictComm) -> list[Finding]:
     return found if everyone is None else [finding for theirs in everyone for finding in theirs]
 
 
-def _report_leftovers(only_lost: bool) -> None:
+def _report_leftovers(only_dropped: bool) -> None:
     for exchange in list(operations.exchanges):
         exchange.report_leftovers()
-    operations.report_never_completed(only_lost)
-    findings.report_never_freed(only_lost)
+    operations.report_never_completed(only_dropped)
+    findings.report_never_freed(only_dropped)
 
 
 def _poll(world: StrictComm, is_done: Callable[[], bool]) -> bool:

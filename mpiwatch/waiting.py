@@ -20,10 +20,12 @@ from typing import Any, NoReturn
 from mpi4py import MPI
 
 from mpiwatch.machines import Server
+from mpiwatch.places import place_of
 from mpiwatch.processes import cores
 from mpiwatch.recorder import (
     EPOCH_MASK,
     EPOCH_SHIFT,
+    ERROR_BYTES,
     PLACE_BYTES,
     ROWS_PER_RANK,
     Call,
@@ -34,7 +36,7 @@ from mpiwatch.recorder import (
     fit,
 )
 from mpiwatch.report import Mismatch, Reason, Report, ranks_phrase, render
-from mpiwatch.snapshot import is_in_mpi_call, publish, student_line_of
+from mpiwatch.snapshot import is_in_mpi_call, publish
 
 DEADLINE_S = 20.0
 
@@ -232,17 +234,6 @@ def attempt() -> int:
     return 0 if watched is None else watched.epoch
 
 
-def sleeping_barrier(comm: MPI.Intracomm) -> None:
-    """Wait until all ranks have called this, asleep between polls (1 ms). Collective.
-
-    MPI's own Barrier polls as fast as it can. That is right for microseconds, but takes the core from a rank
-    that works for seconds, say rank 0 while it loads a data set.
-    """
-    request = comm.Ibarrier()
-    while not request.Test():
-        sleep(NAP_S)
-
-
 def world_ranks(group: MPI.Group) -> list[int]:
     """Return the ranks of the world that are the members of a group, and free the group."""
     world = MPI.COMM_WORLD.Get_group()
@@ -271,6 +262,7 @@ class Watch:
         self.slot = recorder.slots[rank]
         self.progress = progress  # lets MPI move messages that are on their way
         self.before_error: Callable[[], object] = _do_nothing  # in a program, it does not return
+        self.before_end: Callable[[], object] = _do_nothing  # of the process, by a call of the program
         self.waits = True  # whether a collective begins only when all ranks have called it
         self.deadline_s: Callable[[], float] = lambda: DEADLINE_S  # the world's
         self.patience = 1.0  # how many deadlines to wait for a rank that computes
@@ -280,6 +272,7 @@ class Watch:
         self.strangers = _threads()  # threads of neither the program nor the cell
         self.channels: list[Any] = []  # of class Channel, which imports this module
         self.free_rows = [rank * ROWS_PER_RANK + i for i in reversed(range(ROWS_PER_RANK))]
+        self.free_words: dict[int, list[int]] = {}  # where words start, by their number
         self.calls = self.message_waits = 0
         self.slot.pid = os.getpid()
         if recorder.size <= cores():  # ranks that share a core give it to each other at once
@@ -322,6 +315,7 @@ class Watch:
             self.join_epoch()
         self.slot.waiting_in = WaitingIn.NOTHING
         self.slot.running_at = b""  # a line of the last cell
+        self.slot.failed_call = b""
         self.slot.calls_before_cell = self.channels[0].number if self.channels else 0
         self.recorder.set_cell_state(self.rank, CellState.RUNNING)
 
@@ -339,14 +333,37 @@ class Watch:
         self.slot.waiting_in = WaitingIn.NOTHING
         self.recorder.set_cell_state(self.rank, state, error)
 
-    def new_row(self) -> int:
-        """Return a row for a communicator of which this process is rank 0; -1 if all are in use."""
-        if not self.free_rows:
-            return -1
-        row = self.free_rows.pop()
-        size = self.recorder.size
-        self.recorder.words[row * size : (row + 1) * size] = memoryview(bytes(8 * size)).cast("Q")
-        return row
+    def new_row(self, ranks: int) -> tuple[int, int]:
+        """Return a row for a communicator of which this process is rank 0, and where its words start.
+
+        `ranks`: how many ranks it has. Both numbers are -1 if there is no room left.
+        """
+        first = self._new_words(ranks) if self.free_rows else -1
+        if first < 0:
+            return -1, -1
+        return self.free_rows.pop(), first
+
+    def _new_words(self, ranks: int) -> int:
+        """Return where so many words start that no other communicator uses; -1 if there is no room left.
+
+        Words of a communicator start at the same place on all machines: each machine hands out its own part.
+        """
+        free = self.free_words.get(ranks)
+        if free:
+            return free.pop()
+        recorder = self.recorder
+        part = len(recorder.words) // (max(self.machines) + 1)
+        with recorder.locked():
+            start = recorder.head.words_in_use
+            if start + ranks > part:
+                return -1
+            recorder.head.words_in_use = start + ranks
+        return recorder.head.machine * part + start
+
+    def free_row(self, row: int, first: int, ranks: int) -> None:
+        """Give back what `new_row` has returned."""
+        self.free_rows.append(row)
+        self.free_words.setdefault(ranks, []).append(first)
 
     def inspect(self, waiting: Waiting, waited: float) -> None:
         """Raise HangError if a wait cannot end, or if another rank has reported a hang."""
@@ -430,16 +447,22 @@ class Watch:
         return False
 
     def raise_report(self) -> NoReturn:
-        """Raise the last report."""
+        """Raise the last report. This rank then takes part again: it has been told."""
         self.before_error()
         report = self.recorder.last_report()
         assert report is not None, f"epoch {self.recorder.head.epoch} after {self.epoch} has no report"
+        self.join_epoch()
         raise HangError(report, self.rank)
 
     def check_epoch(self) -> None:
-        """Raise HangError if a rank has reported a hang: the others do not make this rank's next call."""
+        """Raise HangError if a rank has reported a hang since this rank was told last.
+
+        The other ranks do not make this rank's next call. After an interrupt, wait for this rank's own.
+        """
         if self.recorder.head.epoch != self.epoch:
-            self.raise_report()
+            report = self.recorder.last_report()
+            if report is not None and report.reason is not Reason.INTERRUPTED:
+                self.raise_report()
 
     def publish(self, request: ReportRequest, patience_s: float = float("inf")) -> None:
         """Publish a report unless another rank has done so; see mpiwatch.snapshot."""
@@ -458,9 +481,14 @@ class Watch:
         """Return whether all ranks of a call's communicator have made this call or a later one."""
         return any(each.row == call.row and each.all_have_reached(call.number) for each in self.channels)
 
+    def note_last_words(self, text: str, frame: FrameType | None) -> None:
+        """Note the call by which this rank ends its process, and its line; then send what it has printed."""
+        self.slot.last_words = fit(f"{text} at {place_of(frame)}", ERROR_BYTES)
+        self.before_end()
+
     def post_place(self, frame: FrameType | None) -> None:
         """Note the student's line at which this rank waits."""
-        self.slot.place = fit(student_line_of(frame), PLACE_BYTES)
+        self.slot.place = fit(place_of(frame), PLACE_BYTES)
 
 
 def _threads() -> set[int]:

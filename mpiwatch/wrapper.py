@@ -1,33 +1,39 @@
-"""Stand in for mpi4py: wrap its communicators and classes, and read the arguments of its calls.
+"""Wrap mpi4py's communicators: each wrapper is an `Intracomm` that changes how some calls are done.
 
-Communicators wrap one another, each an mpi4py `Intracomm` that changes how some calls are done.
-
-mpi4py takes the message arguments [buffer, type], [buffer, count], [buffer, count, type],
-[buffer, (count, displacement), type] and [buffer, count, displacement, type]. In collectives with counts for
-each rank (Allgatherv and the like), count and displacement are sequences. A datatype is an `MPI.Datatype` or
-its code, such as "d". This module parses them, checks that a buffer holds what it is given, and returns the
-signature that must be equal on all ranks of a collective.
+Wrappers wrap one another. `add_methods` gives a class methods with the parameters of mpi4py's own.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache
-from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from mpi4py.util import dtlib
 
-from mpiwatch.report import MAKERS, UNKNOWN
+from mpiwatch.library_calls import (
+    NotedCartcomm,
+    NotedDistgraphcomm,
+    NotedGraphcomm,
+    NotedIntracomm,
+    RawCartcomm,
+    RawComm,
+    RawDistgraphcomm,
+    RawGraphcomm,
+    RawIntracomm,
+    calls_that_start,
+    register,
+)
+from mpiwatch.report import MAKERS
 
-TOPOLOGIES = MPI.Cartcomm, MPI.Graphcomm, MPI.Distgraphcomm
+RAW_TOPOLOGIES = RawCartcomm, RawGraphcomm, RawDistgraphcomm
+TOPOLOGIES = NotedCartcomm, NotedGraphcomm, NotedDistgraphcomm
 
 
-class CommWrapper(MPI.Intracomm):
+class CommWrapper(NotedIntracomm):
     """An `Intracomm` around another one, on the same handle: what it does not change, the inner one does.
 
     The class of the new object is derived from this class and from the class of the inner communicator, so a
@@ -35,15 +41,19 @@ class CommWrapper(MPI.Intracomm):
     (by Dup, Split, Create_cart and so on) is wrapped in the same way: see `_derived`.
     """
 
+    made_by = ""  # the method of another communicator
     innermost = False  # if true, this class comes next to the MPI library, whatever else wraps it
     copies_requests = False  # whether it returns objects of its own with the handles of inner requests
 
     def __new__(cls, comm: MPI.Intracomm | None = None) -> Any:
         """Wrap `comm`. Local: no rank waits for another."""
         if comm is None:  # mpi4py's Dup and Clone make their result so
-            return MPI.Intracomm.__new__(cls)
-        made = _with_topology(_stack(cls, _wrappers(comm)), _topology(comm))  # type: ignore[arg-type]
-        new: Any = MPI.Intracomm.__new__(made, comm)
+            empty = RawIntracomm.__new__(cls)
+            register(empty)
+            return empty
+        made = _with_topology(_stack(cls, _wrappers(comm)), _topology(comm))
+        new: Any = RawIntracomm.__new__(made, comm)
+        register(new)
         new._take_over(comm)
         return new
 
@@ -58,11 +68,12 @@ class CommWrapper(MPI.Intracomm):
         comes from Idup and cannot be used yet. Extend it with `super()._derived(new, is_ready)`.
         """
 
-    def _renewed(self) -> None:
-        """Forget what was made from this communicator: its handle is new (see mpiwatch.communicators)."""
+    def _renew(self, duplicate: Callable[[], MPI.Intracomm]) -> None:
+        """Go on after a failed cell with a fresh handle (see mpiwatch.renewal).
 
-    def _renew_with(self, own: MPI.Intracomm, reset: Callable[[], object]) -> None:
-        """Renew `own`, a duplicate for messages of the wrapper, with this communicator; then call `reset`."""
+        `duplicate` returns a fresh communicator of the same ranks, for messages of the wrapper itself; all
+        ranks call it.
+        """
 
     def _before_derivation(self, method: str) -> None:
         """Called before a method that makes a communicator; all ranks of this one call it."""
@@ -80,17 +91,19 @@ class CommWrapper(MPI.Intracomm):
     def _derive(self, name: str, *arguments: Any) -> Any:
         if name != "Create_group":  # only the ranks of the group call it
             self._before_derivation(name)
-        return self._wrapped(getattr(super(), name)(*arguments))
+        return self._wrapped(getattr(super(), name)(*arguments), name)
 
     def _derive_later(self, name: str, *arguments: Any) -> Any:
         new, request = getattr(super(), name)(*arguments)
-        return self._wrapped(new, is_ready=False), request
+        return self._wrapped(new, name, is_ready=False), request
 
-    def _wrapped(self, new: Any, is_ready: bool = True) -> Any:
-        """Return what the MPI library made from this communicator, wrapped like this one."""
+    def _wrapped(self, new: Any, made_by: str, is_ready: bool = True) -> Any:
+        """Return what the MPI library made from this communicator by a method, wrapped like this one."""
         if new == MPI.COMM_NULL:
             return new
-        made: Any = MPI.Intracomm.__new__(_with_topology(_wrappers(self), _topology(new)), new)
+        made: Any = RawIntracomm.__new__(_with_topology(_wrappers(self), _topology(new)), new)
+        register(made)
+        made.made_by = made_by
         self._derived(made, is_ready)
         return made
 
@@ -109,424 +122,71 @@ def _stack(outer: Any, inner: Any) -> type:
 def _wrappers(comm: MPI.Intracomm) -> type:
     """Return a communicator's class without the topology that it may have."""
     kept = vars(type(comm)).get("_wrappers", type(comm))
-    return MPI.Intracomm if kept in TOPOLOGIES else kept
+    return NotedIntracomm if kept in (RawIntracomm, *TOPOLOGIES, *RAW_TOPOLOGIES) else kept
 
 
 def _topology(comm: MPI.Intracomm) -> type:
-    return next((topology for topology in TOPOLOGIES if isinstance(comm, topology)), MPI.Intracomm)
+    return next((topology for topology in TOPOLOGIES if isinstance(comm, topology)), NotedIntracomm)
 
 
 @cache
 def _with_topology(wrappers: type, topology: type) -> type:
     """Return the class with the methods of a grid or graph, too. It remembers the class without them."""
-    if topology is MPI.Intracomm:
+    if topology is NotedIntracomm:
         return wrappers
     about = {"__module__": wrappers.__module__, "__doc__": wrappers.__doc__, "_wrappers": wrappers}
     made = type(wrappers.__name__, (wrappers, topology), about)
-    if topology is MPI.Cartcomm:
+    if topology is NotedCartcomm:
         add_methods(made, ["Sub"], "_derive", topology)
     return made
 
 
 def add_methods(
-    kind: type, names: Iterable[str], via: str, own: type = MPI.Intracomm, *, by_name: bool = False
+    kind: type, names: Iterable[str], via: str, own: type = RawIntracomm, *, by_name: bool = False
 ) -> None:
     """Give a class these methods of mpi4py's class `own`, as far as this version of mpi4py has them.
 
     They have mpi4py's parameters. Each returns `self.via(name, *arguments)`, with all arguments by position;
     if `by_name`, `self.via(name, arguments)`, with a dict. A class method does the same with its class.
     """
-    for name in (each for each in names if hasattr(own, each)):
-        parameters = inspect.signature(getattr(own, name)).parameters
-        given = [each for each in parameters.values() if each.name != "self"]
-        optional = [each for each in given if each.default is not each.empty]
-        words = [each.name + "=None" * (each in optional) for each in given]
-        arguments = [f"{each.name!r}: {each.name}" if by_name else each.name for each in given]
-        passed = f"{{{', '.join(arguments)}}}" if by_name else ", ".join(arguments)
-        text = f"def {name}({', '.join(['self', *words])}): return self.{via}({name!r}, {passed})"
-        made: dict[str, Any] = {"__name__": __name__}
-        exec(compile(text, f"{__file__}: methods", "exec"), made)  # reports leave out this package's frames
-        method = made[name]
-        method.__defaults__ = tuple(each.default for each in optional)
-        method.__doc__ = getattr(own, name).__doc__
-        setattr(kind, name, method if "self" in parameters else classmethod(method))
+    for name in names:
+        if hasattr(own, name):
+            own_method = getattr(own, name)
+            method = _forwarding(name, via, own_method, by_name)
+            is_of_object = "self" in inspect.signature(own_method).parameters
+            setattr(kind, name, method if is_of_object else classmethod(method))
 
 
-class LikeMpi4py(type):
-    """Lets mpi4py's own requests, which other communicators make, count as instances."""
+def _forwarding(name: str, via: str, own_method: Any, by_name: bool) -> Any:
+    """Return a function with the parameters of mpi4py's method that passes all arguments on."""
+    signature = inspect.signature(own_method)
+    is_of_object = "self" in signature.parameters
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "self"]
+    names = tuple(parameter.name for parameter in parameters)
+    defaults = tuple(parameter.default for parameter in parameters)
+    required = defaults.count(inspect.Parameter.empty)
 
-    def __instancecheck__(cls, instance: object) -> bool:
-        own = REPLACED.get(cls)
-        return isinstance(instance, own) if own else super().__instancecheck__(instance)
+    @functools.wraps(own_method)
+    def method(self: Any, *arguments: Any, **named: Any) -> Any:
+        if named or not required <= len(arguments) <= len(names):
+            owner = (self,) if is_of_object else ()
+            try:
+                bound = signature.bind(*owner, *arguments, **named)
+            except TypeError:
+                return own_method(*owner, *arguments, **named)  # mpi4py says what is wrong
+            bound.apply_defaults()
+            arguments = bound.args[len(owner) :]
+        else:
+            arguments += defaults[len(arguments) :]
+        if by_name:
+            return getattr(self, via)(name, dict(zip(names, arguments, strict=True)))
+        return getattr(self, via)(name, *arguments)
 
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        own = REPLACED.get(cls)
-        return issubclass(subclass, own) if own else super().__subclasscheck__(subclass)
-
-
-REPLACED: dict[type, type] = {}
-
-
-def like(replacement: type, own: type) -> None:
-    """Let a class stand in for mpi4py's own one in messages, tracebacks, help and `isinstance`."""
-    REPLACED[replacement] = own
-    replacement.__name__ = replacement.__qualname__ = own.__name__
-    replacement.__module__ = own.__module__
-    for name, method in vars(replacement).items():
-        function = getattr(method, "__func__", method)
-        if hasattr(own, name) and callable(function) and not function.__doc__:
-            function.__doc__ = getattr(own, name).__doc__
+    return method
 
 
+# Wrappers that care for requests make them poll by themselves.
+for _name in (*calls_that_start(RawComm), *calls_that_start(RawIntracomm)):
+    setattr(CommWrapper, _name, getattr(RawIntracomm, _name))
 add_methods(CommWrapper, (*MAKERS, "Create_group"), "_derive")
 add_methods(CommWrapper, ("Idup", "Idup_with_info"), "_derive_later")
-
-
-# The message arguments of mpi4py
-
-# What the counts in a message argument are of: see `reaches`.
-WHOLE, BLOCK, COUNTS, TYPES = range(4)
-# Strict mode looks at the datatype of each list, too.
-on_list: Callable[[str, int, Any, MPI.Datatype], None] | None = None
-
-NO_BUFFER = (type(None), MPI.InPlaceType, MPI.BottomType)
-
-# The name of the dtype with this type number in NumPy; C's long and long long may share a name.
-DTYPES: dict[int, str] = {
-    dtype.num: dtype.name for dtype in map(np.dtype, np.typecodes["All"]) if dtype.kind in "biufc"
-}
-# mpi4py's predefined operations are single objects. Operations that the caller has made are all alike here.
-REDUCTIONS = {
-    id(value): name for name, value in vars(MPI).items() if type(value) is MPI.Op and name != "OP_NULL"
-}
-# Collective -> what the counts of its buffers are of; the buffer to send comes first.
-LAYOUTS = {
-    "bcast": (WHOLE,),
-    "reduce": (WHOLE, WHOLE),
-    "allreduce": (WHOLE, WHOLE),
-    "gather": (WHOLE, BLOCK),
-    "gatherv": (WHOLE, COUNTS),
-    "scatter": (BLOCK, WHOLE),
-    "scatterv": (COUNTS, WHOLE),
-    "allgather": (WHOLE, BLOCK),
-    "allgatherv": (WHOLE, COUNTS),
-    "alltoall": (BLOCK, BLOCK),
-    "alltoallv": (COUNTS, COUNTS),
-    "alltoallw": (TYPES, TYPES),
-    "reduce_scatter": (WHOLE, WHOLE),
-    "reduce_scatter_block": (BLOCK, WHOLE),
-    "scan": (WHOLE, WHOLE),
-    "exscan": (WHOLE, WHOLE),
-}
-TO_ROOT, FROM_ROOT = ("reduce", "gather", "gatherv"), ("scatter", "scatterv")
-# Collective -> which of its buffers has blocks of the same size on all ranks: at the root, and elsewhere.
-UNIFORM = {
-    **{"gather": (1, 0), "gatherv": (1, 0), "scatter": (0, 1), "scatterv": (0, 1)},
-    **{"allgather": (1, 1), "allgatherv": (1, 1)},
-}
-
-
-class Message(NamedTuple):
-    """The parts of a message argument; None stands for what it leaves out."""
-
-    buffer: Any
-    count: Any = None  # elements, or those for each rank
-    displacement: Any = None  # elements from the start of the buffer, or those for each rank
-    datatype: MPI.Datatype | None = None
-
-    @property
-    def is_counted(self) -> bool:
-        """Return whether it says how many elements are sent, as one number."""
-        return isinstance(self.count, (int, np.integer))
-
-    @property
-    def size(self) -> int:
-        """Return the bytes of data in an element."""
-        return itemsize(self.buffer) if self.datatype is None else self.datatype.Get_size()
-
-    @property
-    def extent(self) -> int:
-        """Return the bytes from an element to the next one."""
-        return itemsize(self.buffer) if self.datatype is None else self.datatype.Get_extent()[1]
-
-    @property
-    def held(self) -> int:
-        """Return the bytes that the buffer holds."""
-        return 0 if self.buffer is None or self.buffer is MPI.BOTTOM else MPI.buffer(self.buffer).nbytes
-
-
-def parse(message: Any, for_each_rank: bool = False) -> Message:
-    """Return the parts of a message argument; a ValueError if mpi4py takes no such list.
-
-    `for_each_rank`: it is of a collective in which a list holds the counts of all ranks, and not a count and
-    a displacement.
-    """
-    if not isinstance(message, (list, tuple)):
-        return Message(message)
-    pair = tuple if for_each_rank else (tuple, list)
-    displacement = datatype = None
-    if len(message) == 2:
-        buffer, count = message
-        if isinstance(count, (MPI.Datatype, str)):
-            count, datatype = None, count
-    elif len(message) == 3:
-        buffer, count, datatype = message
-    elif len(message) == 4:
-        buffer, count, displacement, datatype = message
-    else:
-        raise ValueError(
-            f"expected a message of 2 to 4 items, such as [buffer, count, type], got {len(message)}"
-        )
-    if len(message) < 4 and isinstance(count, pair):
-        count, displacement = count
-    return Message(buffer, count, displacement, _datatype(datatype))
-
-
-def _datatype(datatype: MPI.Datatype | str | None) -> MPI.Datatype | None:
-    return MPI.Datatype.fromcode(datatype) if isinstance(datatype, str) else datatype
-
-
-def is_in_place(sendbuf: Any) -> bool:
-    """Tell whether a collective's argument says that the values to send are in the other one."""
-    return sendbuf is None or isinstance(sendbuf, MPI.InPlaceType)
-
-
-class Part(NamedTuple):
-    """A part of a message: `number` elements in each of `blocks` blocks, the first of which is at `start`."""
-
-    message: Message
-    number: int
-    start: int = 0  # in bytes
-    blocks: int = 1
-    whose: str = ""  # in a collective, which ranks' part it is
-
-
-def check_fits(call: str, rank: int, message: Any, layout: int = WHOLE, blocks: int = 1) -> None:
-    """Raise ValueError if a list such as [array, count, datatype] reaches beyond its array.
-
-    Neither mpi4py nor MPI notices: MPI reads or writes whatever memory comes next. `call` and `rank` are for
-    the text; `layout` and `blocks`: see `parts_of`. What mpi4py does not take is left to mpi4py.
-    """
-    if not isinstance(message, (list, tuple)) or isinstance(next(iter(message), None), NO_BUFFER):
-        return
-    excess = ""
-    try:
-        for part in parts_of(message, layout, blocks):
-            excess = excess or _excess(call, rank, part)
-    except (TypeError, ValueError, LookupError, BufferError, NotImplementedError, MPI.Exception):
-        return
-    if excess:
-        raise ValueError(f"rank {rank}: {call} {excess}; MPI would read or write beyond it")
-
-
-def parts_of(message: Any, layout: int, blocks: int) -> Iterator[Part]:
-    """Yield the parts of a message argument.
-
-    `layout` says what the count in it is of: of all elements (WHOLE), or of each of `blocks` equal blocks
-    (BLOCK); or it has a count for each of `blocks` ranks (COUNTS), or also a datatype for each (TYPES).
-    """
-    if layout == TYPES:
-        buffer, *rest, types = message
-        counts, starts = (rest[0] if len(rest) == 1 else rest) or ([1] * blocks, [0] * blocks)
-        for rank, (count, start, datatype) in enumerate(zip(counts, starts, types, strict=True)):
-            each = Message(buffer, datatype=_datatype(datatype))
-            yield Part(each, int(count), start, whose=f" for rank {rank}")
-        return
-    parts = parse(message, for_each_rank=layout == COUNTS)
-    extent, counts, places = parts.extent, parts.count, parts.displacement
-    if layout != COUNTS:
-        start = int(places or 0) * extent
-        if parts.is_counted:
-            whose = f" for each of {blocks} ranks" if blocks > 1 else ""
-            yield Part(parts, int(counts), start, blocks, whose)
-        else:
-            yield Part(parts, (parts.held - start) // max(1, extent), start)
-        return
-    if counts is None or parts.is_counted:  # without counts, mpi4py divides what the buffer holds
-        counts = [parts.held // max(1, extent) // blocks if counts is None else counts] * blocks
-    counts = list(counts)
-    if places is None:
-        places = [0, *accumulate(counts[:-1])]
-    elif isinstance(places, (int, np.integer)):
-        places = [places * rank for rank in range(blocks)]
-    for rank, (count, place) in enumerate(zip(counts, places, strict=True)):
-        yield Part(parts, int(count), int(place) * extent, whose=f" for rank {rank}")
-
-
-def _memory(buffer: Any, held: int) -> tuple[int, int]:
-    """Return which bytes a datatype with gaps may reach, from the start of the buffer.
-
-    It may leave a row and go on in the array that the row is part of: [grid[0, 1:], 1, column].
-    """
-    whole = buffer
-    while isinstance(getattr(whole, "base", None), np.ndarray):
-        whole = whole.base
-    if whole is buffer:
-        return 0, held
-    if not whole.flags.forc:
-        return -sys.maxsize, sys.maxsize
-    before = buffer.ctypes.data - whole.ctypes.data
-    return -before, whole.nbytes - before
-
-
-def _excess(call: str, rank: int, part: Part) -> str:
-    """Return in words how a part of a message reaches beyond the buffer; empty if it does not."""
-    (buffer, _, _, datatype), size = part.message, part.message.size
-    if part.number <= 0 or not size:
-        return ""
-    low, high = 0, part.message.held
-    offset, length = (0, size) if datatype is None else datatype.Get_true_extent()
-    if datatype is not None and not datatype.is_predefined:
-        low, high = _memory(buffer, high)
-    steps = part.message.extent * (part.number * part.blocks - 1)
-    first = part.start + offset + min(0, steps)
-    last = part.start + offset + length + max(0, steps)
-    if low <= first and last <= high:
-        if on_list is not None and datatype is not None:
-            on_list(call, rank, buffer, datatype)
-        return ""
-    name = getattr(buffer, "dtype", "elements") if datatype is None else datatype.Get_name()
-    return (
-        f"was given {part.number} × {name or 'a derived datatype'}{part.whose}, which are bytes "
-        f"{first} to {last} of a buffer that holds {what_it_holds(buffer)}"
-    )
-
-
-def what_it_holds(buffer: Any) -> str:
-    """Return the size of a buffer in words: 32 bytes (4 float64)."""
-    dtype, held = getattr(buffer, "dtype", None), MPI.buffer(buffer).nbytes
-    return f"{held} bytes" if dtype is None else f"{held} bytes ({held // dtype.itemsize} {dtype})"
-
-
-def flat(message: Any) -> np.ndarray | None:
-    """Return the values of a message as a flat array of a NumPy dtype, on the same memory.
-
-    None if it has no such form: a derived datatype, counts for each rank, or a buffer that NumPy cannot read.
-    A ValueError says what is wrong with a message that mpi4py does not take either.
-    """
-    buffer, count, displacement, datatype = parse(message)
-    try:
-        array = np.asarray(buffer if isinstance(buffer, np.ndarray) else memoryview(buffer))
-    except (TypeError, ValueError, BufferError, NotImplementedError):
-        return None
-    if not array.flags.forc:
-        raise ValueError(f"expected a contiguous array, got strides {array.strides} for shape {array.shape}")
-    array = array.reshape(-1, order="A")
-    if datatype is not None:
-        if not datatype.is_predefined:
-            return None
-        try:
-            array = array.view(dtlib.to_numpy_dtype(datatype))
-        except (TypeError, ValueError):
-            return None
-    first = 0 if displacement is None else displacement
-    last = array.size if count is None else count
-    if not all(isinstance(number, (int, np.integer)) for number in (first, last)):
-        return None
-    if count is not None:
-        last += first
-    if not 0 <= first <= last <= array.size:
-        raise ValueError(f"expected a buffer of at least {last} values, got {array.size}")
-    return array[first:last]
-
-
-def nbytes(message: Any, blocks: int = 1) -> int:
-    """Return how many bytes mpi4py sends for a message; a count in it is that of each of `blocks` blocks."""
-    if type(message) is np.ndarray:
-        return message.nbytes
-    parts = parse(message)
-    if parts.is_counted:
-        return int(parts.count) * parts.size * blocks
-    return parts.held if parts.datatype is None else parts.held // max(1, parts.extent) * parts.size
-
-
-def itemsize(buffer: Any) -> int:
-    """Return the size of a buffer's elements in bytes, for all buffers that mpi4py takes."""
-    try:
-        return memoryview(buffer).itemsize
-    except (TypeError, ValueError, BufferError):
-        pass
-    on_device = getattr(buffer, "__cuda_array_interface__", None)
-    dtype = np.from_dlpack(buffer).dtype if on_device is None else np.dtype(on_device["typestr"])
-    return dtype.itemsize
-
-
-def check_message(comm: MPI.Comm, call: str, buffer: Any, peer: int, blocks: int = 1) -> None:
-    """Raise ValueError for a message that reaches beyond its array; MPI ignores it if `peer` is PROC_NULL."""
-    if peer != MPI.PROC_NULL:
-        check_fits(call, comm.rank, buffer, BLOCK if blocks > 1 else WHOLE, blocks)
-
-
-def check_buffers(comm: MPI.Intracomm, call: str, buffers: Sequence[Any], root: int = UNKNOWN) -> None:
-    """Raise ValueError if a collective, blocking or not, is given more than one of its buffers holds.
-
-    The rank that has it learns so before other ranks rely on it.
-    """
-    name = plain_name(call)
-    for index, (buffer, layout) in enumerate(zip(buffers, LAYOUTS.get(name, ()), strict=False)):
-        if not isinstance(buffer, (list, tuple)) or (
-            comm.rank != root and name in (TO_ROOT if index else FROM_ROOT)  # MPI ignores it
-        ):
-            continue
-        if name == "reduce_scatter_block" and is_in_place(buffers[0]):
-            layout = BLOCK  # noqa: PLW2901
-        check_fits(call, comm.rank, buffer, layout, 1 if layout == WHOLE else comm.size)
-
-
-def plain_name(call: str) -> str:
-    """Return `gather` for Gather, Igather and Gather_init."""
-    name = call.removesuffix("_init").lower()
-    return name[1:] if call[0] == "I" else name
-
-
-def signature(message: Any, blocks: int = 1, for_each_rank: bool = False) -> tuple[int, int]:
-    """Return the elements in a block of a message, and NumPy's number of their dtype; UNKNOWN if unclear.
-
-    `message`: what mpi4py takes, an array or a list such as [array, count, datatype]. A count in it is that
-    of one block; an array without a count holds `blocks` of them. `for_each_rank`: the message has a count
-    for each rank.
-
-    Raise ValueError for an array that is not contiguous: the rank that has it learns so before other ranks
-    rely on it.
-    """
-    if type(message) is np.ndarray:
-        _check_contiguous(message)
-        size = message.size
-        return (size if blocks == 1 else size // blocks), _known(message.dtype)
-    if message is None:
-        return 0, UNKNOWN
-    try:
-        parts = parse(message, for_each_rank)
-        buffer, datatype = parts.buffer, parts.datatype
-        if datatype is not None:
-            dtype = np.dtype(datatype.typechar if datatype.is_predefined else object)
-        else:
-            dtype = buffer.dtype if isinstance(buffer, np.ndarray) else np.dtype(memoryview(buffer).format)
-    except (TypeError, ValueError, BufferError):  # mpi4py says what is wrong with it
-        return UNKNOWN, UNKNOWN
-    if isinstance(buffer, np.ndarray):
-        _check_contiguous(buffer)
-    if for_each_rank or dtype.num not in DTYPES:
-        return UNKNOWN, _known(dtype)
-    if parts.is_counted:
-        return int(parts.count), dtype.num
-    return nbytes(buffer) // parts.size // blocks, dtype.num
-
-
-def check_writable(buffer: Any) -> None:
-    """Raise ValueError, on the rank that has it, for an array to receive into that is read-only."""
-    if type(buffer) is np.ndarray and not buffer.flags.writeable:
-        raise ValueError("expected a writable array to receive into, got a read-only one")
-
-
-def _check_contiguous(array: np.ndarray) -> None:
-    flags = array.flags
-    if not (flags.c_contiguous or flags.f_contiguous):
-        raise ValueError(
-            f"expected a contiguous array, got strides {array.strides} for shape {array.shape}; "
-            "send a copy: np.ascontiguousarray(…)"
-        )
-
-
-def _known(dtype: np.dtype) -> int:
-    return dtype.num if dtype.num in DTYPES else UNKNOWN

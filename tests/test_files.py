@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
 from labkit import files
-from labkit.files import atomic_write, locked, remove_unfinished
+from labkit.files import atomic_write, kept_beside, locked, read_input, remove_unfinished
 from labkit.train import prepare
+from mpiwatch.output import write_whole
 
 
 def test_a_file_appears_when_it_is_whole_and_stays_when_the_next_writer_fails(tmp_path: Path) -> None:
@@ -121,3 +125,109 @@ def _as_another_user(lock: Path) -> str:
     os.close(write)
     with open(read) as file:
         return file.read()
+
+
+def with_labkit(path: Path, text: str) -> None:
+    with atomic_write(path) as file:
+        file.write(text.encode())
+
+
+WRITERS = pytest.mark.parametrize("write", [with_labkit, write_whole], ids=["labkit", "mpiwatch"])
+NO_FILES = pytest.mark.parametrize("kind", ["folder", "pipe", "socket", "loop", "link to a pipe"])
+
+
+def make(kind: str, path: Path) -> None:
+    """Put something at a path that is no plain file."""
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+    elif kind == "loop":
+        path.symlink_to(path)
+    else:
+        os.mkfifo(path.with_name("target"))
+        path.symlink_to("target")
+
+
+@WRITERS
+@NO_FILES
+def test_only_a_plain_file_is_replaced(kind: str, write: Callable[[Path, str], None], tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    make(kind, path)
+    before = {each.name: each.lstat() for each in tmp_path.iterdir()}
+    with pytest.raises(OSError) as raised:
+        write(path, "text")
+    assert raised.value.filename == str(path)
+    assert {each.name: each.lstat() for each in tmp_path.iterdir()} == before
+
+
+@WRITERS
+def test_a_link_stays_and_its_file_is_written(write: Callable[[Path, str], None], tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    for name, old in (("old.txt", "old"), ("new.txt", None)):
+        target, link = tmp_path / "below" / name, tmp_path / f"link-to-{name}"
+        if old:
+            target.write_text(old)
+        link.symlink_to(f"below/{name}")
+        write(link, "text")
+        assert link.is_symlink() and target.read_text() == "text"
+    assert len([*tmp_path.rglob("*")]) == 5
+
+
+@WRITERS
+def test_a_device_and_an_open_descriptor_are_written_to(
+    write: Callable[[Path, str], None], tmp_path: Path
+) -> None:
+    null, output = tmp_path / "null", tmp_path / "output"
+    try:
+        os.mknod(null, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    except OSError:  # not root, who alone could replace the real one
+        null = Path("/dev/null")
+    device, link = null.lstat().st_rdev, tmp_path / "link"
+    link.symlink_to(null)
+    for path in (null, link):
+        write(path, "text")
+        assert null.lstat().st_rdev == device and link.is_symlink()
+    with output.open("w") as file:  # as a shell redirects standard output
+        file.write("before ")
+        file.flush()
+        descriptor = tmp_path / "stdout"
+        descriptor.symlink_to(f"/dev/fd/{file.fileno()}")
+        write(descriptor, "text")
+        file.write(" after")
+    assert output.read_text() == "before text after" and descriptor.is_symlink()
+
+
+def test_a_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "private"
+    path.write_text("old")
+    path.chmod(0o600)
+    with_labkit(path, "new")
+    assert path.read_text() == "new" and stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@NO_FILES
+def test_neither_a_reader_nor_a_lock_waits_for_a_pipe_or_removes_one(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    make(kind, path)
+    before = path.lstat()
+    with pytest.raises(OSError):
+        read_input(path)
+    with pytest.raises(OSError), locked(path):
+        pass
+    assert path.lstat() == before
+
+
+def test_a_lock_does_not_write_through_a_link_and_no_link_is_renamed_over(tmp_path: Path) -> None:
+    thesis, lock, old = (tmp_path / name for name in ("thesis.tex", ".lock", "a-old.txt"))
+    thesis.write_text("written for a year")
+    lock.symlink_to(thesis)
+    with pytest.raises(OSError), locked(lock):
+        pass
+    assert thesis.read_text() == "written for a year" and lock.is_symlink()
+    (tmp_path / "a.txt").touch()
+    old.symlink_to("nothing")
+    assert kept_beside(tmp_path / "a.txt") == "a-old2.txt" and old.is_symlink()

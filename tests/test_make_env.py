@@ -45,6 +45,8 @@ program = 'exec "{{}}" -c "import sys; print(sys.prefix)"'
 (python.parent / "labkit").write_text("#!/bin/sh\\n" + program.format(python))
 (python.parent / "labkit").chmod(0o755)
 (python.parent / "pip").touch()
+packages = next(python.parent.parent.glob("lib/python*/site-packages"))
+(packages / "a_module.py").touch()
 print("getting numpy", flush=True)
 while (here / "hang").exists():
     time.sleep(0.05)
@@ -149,6 +151,45 @@ def test_the_mpi_and_the_extras_are_kept_when_none_are_named(place: Place) -> No
     assert "'lam'" in place.make("--mpi=lam", code=1)
     assert "no section lam" in place.make("--add=lam", code=1)
     assert place.make() == "" and place.works()
+
+
+def test_packages_are_compiled_also_when_they_were_there_before(place: Place) -> None:
+    place.make()
+    (module,) = place.folder.glob("lib/python*/site-packages/a_module.py")
+    compiled = Path(importlib.util.cache_from_source(str(module)))
+    assert compiled.exists()
+    compiled.unlink()
+    place.make("--add=dev")
+    assert compiled.exists()
+
+
+def test_the_clone_is_compiled_as_far_as_the_user_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(make_env, "ROOT", tmp_path)
+    for name in ("labkit", "mpiwatch"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "module.py").touch()
+    (tmp_path / "mpiwatch/__pycache__").touch()  # so nothing can be written below it
+    make_env.compile_clone()
+    assert Path(importlib.util.cache_from_source(str(tmp_path / "labkit/module.py"))).exists()
+
+
+@pytest.mark.parametrize("chosen", [None, "false"])
+def test_uv_trusts_what_the_system_trusts_unless_the_user_says_otherwise(
+    chosen: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = tmp_path / "certificates.crt"
+    bundle.touch()
+    for path, expected in ((bundle, chosen or "true"), (tmp_path / "absent", chosen or "")):
+        monkeypatch.setattr(make_env, "SYSTEM_CERTIFICATES", (str(path),))
+        monkeypatch.setattr(sys, "platform", "linux")
+        monkeypatch.delenv("UV_SYSTEM_CERTS", raising=False)
+        if chosen:
+            monkeypatch.setenv("UV_SYSTEM_CERTS", chosen)
+        said = tmp_path / "said"
+        make_env.run(["sh", "-c", f'echo "$UV_SYSTEM_CERTS" > "{said}"'], os.open(os.devnull, os.O_RDONLY))
+        assert said.read_text().strip() == expected
 
 
 def test_the_environment_stays_when_another_cannot_be_made(place: Place) -> None:

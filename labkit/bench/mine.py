@@ -10,6 +10,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from time import perf_counter
@@ -33,7 +34,8 @@ NEEDED = "MODELS", "AVERAGES", "SUMS", "Step", "load_digits"
 
 def load(comm: MPI.Intracomm, path: Path, average: str) -> Any:
     """Return the program as a module. Raise CollectiveError on every rank if it lacks what is timed."""
-    spec = spec_from_file_location("my_ddp", path)
+    loader = SourceFileLoader("my_ddp", str(path))  # whatever the file's name ends in
+    spec = spec_from_file_location("my_ddp", path, loader=loader)
     assert spec is not None and spec.loader is not None
     program = module_from_spec(spec)
     spec.loader.exec_module(program)

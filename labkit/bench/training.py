@@ -198,7 +198,7 @@ def compare(
         names = list(dict.fromkeys(case.setup for case in cases))
         unknown = sorted({*setups} - {*names})
         raise_together(
-            comm, f"expected set-ups among {', '.join(names)}, got {unknown[0]}" if unknown else None
+            comm, f"expected set-ups among {', '.join(names)}, got {unknown[0]!r}" if unknown else None
         )
         cases = [case for case in cases if case.setup in (setups or names)]
         if links:

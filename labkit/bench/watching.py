@@ -32,7 +32,9 @@ def compare(raw: MPI.Intracomm) -> tuple[list[Row], str]:
     watched = watch()
     compared = watched.Dup()  # as in a program
     if isinstance(channel := compared._channel, Channel):
-        compared._channel = Channel(channel.watch, channel.row, compared, channel.members, waits=False)
+        compared._channel = Channel(
+            channel.watch, channel.row, channel.first, compared, channel.members, waits=False
+        )
 
     def barrier_first(*arguments: Any) -> None:
         raw.Barrier()

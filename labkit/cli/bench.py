@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import sys
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labkit import units
-from labkit.cli.inputs import MOST_RANKS, Finite, Place, Whole
+from labkit.cli.inputs import MOST_RANKS, Finite, InputError, InputFile, OutputFile, Whole, one_line
 from labkit.cli.ranks import ending_together, on_ranks, ranks_option
+from labkit.files import read_input
 from mpiwatch import launch
 
 if TYPE_CHECKING:
@@ -67,11 +69,16 @@ def _measure(
         raise_together(comm, None if ranks in (None, comm.size) else fault)
         with redirect_stdout(sys.stderr):  # what a student's program prints
             rows, text, *more = import_module(module).compare(comm, **options)
+        unwritten = None
         if comm.rank == 0:
             _print(rows, as_json, text)
-            if draw:
-                draw(*more)
+            try:
+                if draw:
+                    draw(*more)
+            except OSError as error:
+                unwritten = f"cannot draw to {error.filename}: {error.strerror}"
         sleeping_barrier(comm)  # the others wait asleep for rank 0
+        raise_together(comm, unwritten)
 
 
 @command.command
@@ -94,7 +101,7 @@ def step(models: tuple[str, ...], batches: tuple[int, ...], threads: int, as_jso
 
 
 @command.command
-@click.argument("program", type=Place(exists=True, dir_okay=False))
+@click.argument("program", type=InputFile())
 @ranks_option
 @click.option("--model", type=click.Choice(["mlp", "lenet5", "cnn"]), default="mlp", show_default=True)
 @click.option(
@@ -103,14 +110,20 @@ def step(models: tuple[str, ...], batches: tuple[int, ...], threads: int, as_jso
 @click.option("--batch", type=Whole(), default=16, show_default=True, help="Local batch, of each rank.")
 @click.option("--rounds", type=Whole(), default=51, show_default=True)
 @json_option
-def mine(**options: Any) -> None:
+def mine(program: Path, **options: Any) -> None:
     """Time the training step of PROGRAM, the my_ddp.py that `labkit collect` writes.
 
     Gradient, averaging and update are compared with labkit's; the averaging and the step also with MPI's
     Allreduce in its place. If PyTorch is installed, the step is also compared with DistributedDataParallel's,
     one thread on each rank: the forward and backward pass, the all-reduce over gloo during it, and SGD.
     """
-    _measure("labkit.bench.mine", **options)
+    try:
+        with one_line(OSError):
+            ast.parse(read_input(program))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise InputError(f"{program}{line}: not a Python program: {error.args[0]}") from None
+    _measure("labkit.bench.mine", program=program, **options)
 
 
 @command.command
@@ -208,7 +221,7 @@ def _sizes(context: click.Context, option: click.Parameter, text: str | None) ->
 )
 @click.option("--refit", is_flag=True, help="Measure anew what the algorithm auto chooses by.")
 @json_option
-@click.option("--plot", type=Place(writable_file=True), help="Draw time against size, as a PNG file.")
+@click.option("--plot", type=OutputFile(), help="Draw time against size, as a PNG file.")
 def collectives(plot: Path | None, **options: Any) -> None:
     """Time every all-reduce algorithm against the MPI library's own Allreduce.
 

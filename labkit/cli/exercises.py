@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from labkit.cli.inputs import InputError, Place, Whole, one_line
+from labkit.cli.inputs import InputError, InputFolder, Whole, one_line
 
 
 @click.command
@@ -24,7 +24,7 @@ def progress() -> None:
 
 
 @click.command
-@click.argument("folder", type=Place(exists=True, file_okay=False), required=False)
+@click.argument("folder", type=InputFolder(), required=False)
 def collect(folder: Path | None) -> None:
     """Write my_ddp.py: a training program made of the functions that you have written.
 
@@ -40,7 +40,7 @@ def collect(folder: Path | None) -> None:
 
 
 @click.command
-@click.argument("folder", type=Place(exists=True, file_okay=False))
+@click.argument("folder", type=InputFolder())
 @click.option("--ranks", type=Whole(2, 32), default=6, show_default=True, help="MPI ranks to start.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as a list of objects.")
 @click.option(

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from labkit.cli.inputs import InputError, Place, one_line
-from labkit.files import atomic_write
+from labkit.cli.inputs import InputError, InputFile, OutputFile, one_line
+from labkit.files import atomic_write, destination, read_input
 
 FIRST_LINE = '"""Made by `labkit export` from '
 HEADER = """\
@@ -114,8 +114,8 @@ def is_python(text: str) -> bool:
 
 
 @click.command
-@click.argument("notebook", type=Place(exists=True, dir_okay=False))
-@click.option("--out", type=Place(writable_file=True), help="The program. [default: NOTEBOOK.py, here]")
+@click.argument("notebook", type=InputFile())
+@click.option("--out", type=OutputFile(), help="The program. [default: NOTEBOOK.py, here]")
 def command(notebook: Path, out: Path | None) -> None:
     """Write a notebook's %%px cells as a program that runs under mpiexec.
 
@@ -126,12 +126,17 @@ def command(notebook: Path, out: Path | None) -> None:
 
     out = out or Path(f"{notebook.stem}.py")
     with one_line(OSError):
-        if out.exists() and not out.read_bytes().startswith(FIRST_LINE.encode()):
+        old = destination(out)
+        if old is not None and old.exists() and not read_input(old).startswith(FIRST_LINE.encode()):
             raise InputError(f"{out} exists and was not made by this command; choose another --out")
     try:
-        cells = nbformat.read(notebook, as_version=4)
+        with one_line(OSError):
+            content = read_input(notebook)
+        cells = nbformat.reads(content.decode(), as_version=4)
         nbformat.validate(cells)
     except Exception as error:  # a file of any content may be given, and nbformat raises many types
+        if isinstance(error, InputError):
+            raise
         reason = str(error).partition("\n")[0]
         raise InputError(f"{notebook} is not a notebook: {reason}") from None
     with one_line(UnicodeEncodeError, OSError):  # JSON can hold halves of characters

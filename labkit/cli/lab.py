@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 import psutil
 
+from labkit import fonts
 from labkit.children import start_child
 from labkit.cli import UNUSED
 from labkit.cli.course import RECORD
@@ -276,6 +277,7 @@ def _prepare(folder: Path) -> None:
                 f"Start in a folder that you may write to and that has room for them."
             ) from error
         click.echo("".join(f"{line}\n" for line in lines), nl=False)
+    fonts.hand_out()
     if not (folder / FIRST).exists():
         raise InputError(f"{folder} has no {FIRST}. Give the folder of the notebooks, or leave --folder out.")
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labkit.children import ChildError, run_child
-from labkit.cli.inputs import MOST_RANKS, Place, Whole, one_line
+from labkit.cli.inputs import MOST_RANKS, InputError, InputFile, Whole, one_line, printable
 from mpiwatch import launch
 from mpiwatch.processes import STOP_SIGNALS, print_error, without_job
 
@@ -45,6 +45,11 @@ def _note_hosts(context: click.Context, option: click.Parameter, path: Path | No
     context.meta[HOSTS] = path
 
 
+def on_hosts() -> bool:
+    """Return whether the option --hosts was given: then ranks start on other machines, too."""
+    return bool(click.get_current_context().meta.get(HOSTS))
+
+
 def ranks_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the option -n (--ranks) of a command that starts its own ranks, and --hosts."""
     text = "Ranks to start. [default: 4, or the hosts' slots]"
@@ -54,7 +59,7 @@ def ranks_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 hosts_option = click.option(
     "--hosts",
-    type=Place(),
+    type=InputFile(),
     metavar="FILE",
     callback=_note_hosts,
     expose_value=False,
@@ -123,6 +128,15 @@ def ignore_signals() -> None:
         signal.signal(signum, signal.SIG_IGN)
 
 
+def in_one_line(error: click.UsageError) -> click.UsageError:
+    """Return a usage error with its message in one line, whatever was typed."""
+    text = error.format_message()
+    if isinstance(error, click.MissingParameter):  # it lists the choices below one another
+        text = " ".join(text.split())
+    kind = InputError if isinstance(error, InputError) else click.UsageError
+    return kind(printable(text), error.ctx)
+
+
 @contextmanager
 def usage_errors_once() -> Iterator[None]:
     """Let rank 0 alone report a wrong option, and end every rank with the error's exit status.
@@ -132,9 +146,10 @@ def usage_errors_once() -> Iterator[None]:
     """
     try:
         yield
-    except click.UsageError as error:
+    except click.UsageError as raised:
+        error = in_one_line(raised)
         if not under_mpiexec():
-            raise
+            raise error from None
         from mpi4py import MPI
 
         comm = MPI.COMM_WORLD
@@ -164,7 +179,7 @@ def ending_together(comm: MPI.Intracomm, command: str) -> Iterator[None]:
         yield
     except CollectiveError as error:
         if comm.rank == 0:
-            print_error(f"{command}: {error}\n")
+            print_error(f"{command}: {printable(str(error))}\n")
         # A launcher may kill all ranks as soon as one has failed, so rank 0 prints first.
         comm.Barrier()
         sys.exit(2)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import click
 
-from labkit.cli.inputs import InputError, Place, one_line
+from labkit.cli.inputs import InputError, OutputFolder, one_line
 
 Exercises = dict[str, Any]
 
@@ -22,15 +23,14 @@ from labkit.cli.course import grading
 
 c = get_config()  # noqa: F821
 c.CourseDirectory.course_id = "allreduce-lab"
-c.GenerateAssignment.preprocessors = grading.GENERATE
-c.Autograde.autograde_preprocessors = grading.AUTOGRADE
+grading.configure(c)
 # Files for `nbgrader zip_collect`: STUDENT_NOTEBOOK.ipynb, such as ada_01_backprop_by_hand.ipynb.
-c.FileNameCollectorPlugin.named_regexp = r"(.*/)?(?P<student_id>[^_/]+)_(?P<file_id>.+)"
+c.FileNameCollectorPlugin.named_regexp = r"(.*/)?(?P<student_id>[^_/\\n]+)_(?P<file_id>.+)"
 '''
 
 
 @click.command
-@click.argument("folder", type=Place())
+@click.argument("folder", type=OutputFolder())
 @click.option("--nbgrader", is_flag=True, help="Make FOLDER an nbgrader course, one assignment a notebook.")
 def command(folder: Path, nbgrader: bool) -> None:
     """Copy the notebooks to FOLDER for students: stubs and no outputs.
@@ -55,7 +55,7 @@ def command(folder: Path, nbgrader: bool) -> None:
 
 
 @click.command
-@click.argument("folder", type=Place())
+@click.argument("folder", type=OutputFolder())
 def solutions(folder: Path) -> None:
     """Copy the notebooks to FOLDER for instructors: the solution in place of each stub, and no outputs.
 
@@ -83,7 +83,7 @@ def copies_in(
     from labkit.exercises.exercise import ORIGINALS
 
     target = folder / "source" if nbgrader else folder
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{target} exists and is not an empty folder; choose another one.")
     originals, exercises = sorted(ORIGINALS.glob("*.ipynb")), catalogue.exercises()
     with one_line(copies.CopyError), folders.whole(folder) as part:

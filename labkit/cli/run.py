@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
-from labkit.cli.inputs import Finite, Place
-from labkit.cli.ranks import mpiexec, ranks_option, under_mpiexec
+from labkit.cli.inputs import Finite, OutputFile
+from labkit.cli.ranks import mpiexec, on_hosts, ranks_option, under_mpiexec
 from mpiwatch.launch import DEADLINE_S, Options, launcher_of_ranks, run
+from mpiwatch.script import load
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -32,7 +33,7 @@ from mpiwatch.launch import DEADLINE_S, Options, launcher_of_ranks, run
 )
 @click.option(
     "--json",
-    type=Place(writable_file=True),
+    type=OutputFile(),
     metavar="FILE",
     help="Write the report (if any) and the ranks' exit codes to a file.",
 )
@@ -54,4 +55,6 @@ def command(
         )
     record = None if json is None else str(json)
     options = Options((program, *arguments), json=record, **settings)
+    if not on_hosts():  # there, each host is asked for the program
+        load(program, is_module=options.is_module)
     sys.exit(run(mpiexec(ranks, *([] if options.is_module else [os.path.abspath(program)])), options))

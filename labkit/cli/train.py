@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labkit.cli.inputs import Finite, Place, Whole, one_line
+from labkit.cli.inputs import Finite, InputFolder, OutputFolder, Whole, one_line
 from labkit.cli.ranks import HOSTS, ending_together, hosts_option, on_ranks, under_mpiexec
 from labkit.train.checklist import ITEMS, missing
 from labkit.train.presets import PRESETS
@@ -68,12 +68,12 @@ OF_THE_COMMAND: list[Option] = [
     ),
     click.option(
         "--out",
-        type=Place(),
+        type=OutputFolder(),
         help="Directory for the results. [required, except with --preset: runs/PRESET, or --resume: RUN]",
     ),
     click.option(
         "--resume",
-        type=Place(),
+        type=InputFolder(),
         metavar="RUN",
         help="Continue the run in this directory from its last checkpoint.",
     ),
@@ -205,7 +205,7 @@ def _side_by_side(out: Path, preset: str) -> Figure:
 
 
 @click.command
-@click.argument("folder", type=Place(exists=True, file_okay=False))
+@click.argument("folder", type=InputFolder())
 def checklist(folder: Path) -> None:
     """List what the record in a run's FOLDER leaves out, of what a reader needs to judge the run.
 

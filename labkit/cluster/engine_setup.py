@@ -8,6 +8,7 @@ import gc
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +38,8 @@ def rank_info() -> RankInfo:
     from IPython import get_ipython
     from mpi4py import MPI
 
-    from mpiwatch.snapshot import cell_number
+    from labkit.cluster.tracebacks import shorten_tracebacks
+    from mpiwatch.places import cell_number
 
     comm, shell = MPI.COMM_WORLD, get_ipython()
     # Tracebacks name a cell by its number in the notebook; this engine counts its own cells. They have no
@@ -52,6 +54,9 @@ def rank_info() -> RankInfo:
 
     shell.compile.format_code_name = label
     shell.colors = "nocolor"
+    if not getattr(shell, "_labkit_shortens", False):
+        shell._labkit_shortens = True
+        shorten_tracebacks(shell)
     name, version = MPI.get_vendor()
     library = f"{name} {'.'.join(map(str, version))}"
     host = node_name(socket.gethostname())
@@ -69,22 +74,23 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
     import numpy as np  # only on the engine, where BLAS finds its settings
     from IPython import get_ipython
 
+    from labkit.cluster import engine_guards
     from labkit.cluster.supervisor import files_of_this_cluster
-    from mpiwatch import communicators
     from mpiwatch.communicators import watch_world
     from mpiwatch.recorder import CellState
+    from mpiwatch.renewal import renewal
     from mpiwatch.waiting import Watch
 
     comm = watch_world(deadline_s=deadline_s, keep=True)
-    communicators.prepare_renewal(comm)
+    renewal.prepare(comm)
     if strict:
         from mpiwatch.strict import begin
 
         comm = begin(comm)
     shell = get_ipython()
     cleared = clear_names(shell) if clear else []
-    if communicators.renewal_is_due_on_any_rank():  # the notebook whose cell failed has not renewed them
-        renew_comm()
+    if renewal.is_due_on_any_rank():  # the notebook whose cell failed has not done it
+        renew_comm("a cell of another notebook failed")
     shell.user_ns.update(comm=comm, rank=comm.rank, size=comm.size, np=np)
     if comm.watch is None:
         return "", cleared
@@ -92,28 +98,29 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
     comm.watch.end_cell(CellState.RETURNED, "")  # no cell is running yet
     if not getattr(shell, "_labkit_records_cells", False):
         shell._labkit_records_cells = True
-        record_cells(shell, comm.watch)
+        engine_guards.note_ends(comm.watch)
+        engine_guards.restore_signals_in_children()
+        record_cells(shell, comm.watch, engine_guards.limit_output())
     assert isinstance(comm.watch, Watch)
     return comm.watch.recorder.path, cleared
 
 
-def renew_comm() -> None:
-    """Let all communicators of this rank continue on fresh contexts. Collective."""
-    from IPython import get_ipython
+def renew_comm(because: str) -> None:
+    """Let `comm` go on with a fresh context, and end all that was made from it. Collective."""
     from mpi4py import MPI
 
-    from mpiwatch import communicators
+    from mpiwatch.renewal import renewal
 
-    communicators.renew(MPI.COMM_WORLD, get_ipython().user_ns)
+    renewal.renew(MPI.COMM_WORLD, because)
 
 
-def unreceived_messages() -> tuple[list[Any], list[Any]]:
-    """Return the messages that wait to be received on this rank, and the last ones that it has sent."""
+def leftovers() -> tuple[Any, ...]:
+    """Return what the last cell has left on this rank: the fields of mpiwatch.messages.Leftovers."""
     from mpi4py import MPI
 
-    from mpiwatch.messages import unreceived
+    from mpiwatch import messages
 
-    return unreceived(MPI.COMM_WORLD.watch)  # type: ignore[attr-defined]
+    return tuple(messages.leftovers(MPI.COMM_WORLD.watch))  # type: ignore[attr-defined]
 
 
 def clear_names(shell: Any) -> list[str]:
@@ -132,32 +139,41 @@ def clear_names(shell: Any) -> list[str]:
     return [name for name in names if not name.startswith("_") and name not in GIVEN]
 
 
-def record_cells(shell: Any, watch: Any) -> None:
-    """Record in the flight recorder when code that a client runs on this engine begins and ends."""
-    from mpiwatch import communicators, messages
+def record_cells(shell: Any, watch: Any, outputs: Sequence[Any]) -> None:
+    """Record in the flight recorder when code that a client runs on this engine begins and ends.
+
+    `outputs`: the streams whose output is bounded for each cell.
+    """
+    from mpiwatch import messages
+    from mpiwatch.places import describe
     from mpiwatch.recorder import CellState
-    from mpiwatch.snapshot import describe
+    from mpiwatch.renewal import renewal, without_interrupts
+    from mpiwatch.under_way import traffic
 
     streams = {"stdout": sys.stdout, "stderr": sys.stderr}
     for stream in streams.values():
         stream.close = stream.flush  # type: ignore[method-assign]  # a closed one cannot be opened again
 
     def begin() -> None:
-        messages.balance[0] = 0
+        traffic.balance = 0
+        for output in outputs:
+            output.begin_cell()
         watch.begin_cell()
 
     def end(error: BaseException | None) -> None:
-        with communicators.without_interrupts():  # else the cell would seem to run forever
+        with without_interrupts():  # else the cell would seem to run forever
             for name, stream in streams.items():
                 if getattr(getattr(sys, name), "closed", True):
                     setattr(sys, name, stream)  # without it, no later cell could run
+            for output in outputs:
+                output.end_cell()
             strict = sys.modules.get("mpiwatch.strict")
             if strict is not None and (left := strict.end_cell()):
                 print(left)
-            watch.slot.balance = (
-                0 if strict is not None else messages.balance[0]
-            )  # strict mode reports messages that are left as findings
-            communicators.renewal_is_due = communicators.renewal_is_due or error is not None
+            if strict is None:  # strict mode reports what is left as findings
+                watch.slot.balance = traffic.balance
+                watch.slot.open_requests = len(messages.open_requests())
+            renewal.is_due = renewal.is_due or error is not None
             state = CellState.RETURNED if error is None else CellState.RAISED
             watch.end_cell(state, describe(error) if error else "")
 

@@ -12,6 +12,7 @@ from ipyparallel.error import RemoteError, TaskAborted
 
 from labkit.cluster.adapter import client
 from labkit.cluster.errors import CellFailed, CellHung
+from mpiwatch.places import one_line
 from mpiwatch.report import ranks_phrase
 
 CONSEQUENCES = (
@@ -21,7 +22,7 @@ CONSEQUENCES = (
     "EngineError",
 )  # what the other ranks raise after a hang or a stop
 SKIPPED = "skipped, because the previous cell had just failed on this rank; run this cell again"
-TRACEBACKS_SHOWN, MESSAGES_SHOWN = 4, 8
+TRACEBACKS_SHOWN, MESSAGES_SHOWN, REQUESTS_SHOWN = 4, 8, 3
 _IN_CYTHON = re.compile(r"^File .*\.(pyx|pxi):\d+", re.MULTILINE)  # whose source is not installed
 _FIRST_LINE = re.compile(r"# cell \[\d+\]: (%%px)")  # what the ranks run in place of it: magics.engine_text
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -60,7 +61,18 @@ def failures_in(error: RemoteError) -> list[Failure]:
 
 
 def split(name: str, message: str, traceback: str) -> tuple[str, str]:
-    """Return an error's message and its frames, from IPython's traceback: header, frames, `name: message`."""
+    """Return an error's message and its frames, from IPython's traceback: header, frames, `name: message`.
+
+    Of an error of MPI's, the message is only the line that says why, which is the same on all ranks.
+    """
+    message, frames = _split(name, message, traceback)
+    lines = message.splitlines()
+    if lines and ", error stack:" in lines[0]:
+        message = one_line(lines)
+    return message, frames
+
+
+def _split(name: str, message: str, traceback: str) -> tuple[str, str]:
     traceback = _FIRST_LINE.sub(r"\1", traceback)
     lines = traceback.splitlines()
     if not lines:
@@ -80,23 +92,47 @@ def split(name: str, message: str, traceback: str) -> tuple[str, str]:
     return message, "\n\n".join(frame for frame in frames if not _IN_CYTHON.search(_COLOURS.sub("", frame)))
 
 
-def unreceived_line(found: Sequence[tuple[list[Any], list[Any]]]) -> str:
-    """Return a line about messages that no rank has received; empty if there are none.
+def leftover_lines(leftovers: Sequence[tuple[list[Any], list[Any], list[Any]]]) -> str:
+    """Return lines about what a cell has left on the ranks; empty if there is nothing.
 
-    `found`: what mpiwatch.messages.unreceived has returned on each rank.
+    `leftovers`: the fields of mpiwatch.messages.Leftovers, by rank.
     """
-    arrived = [tuple(message) for here, _ in found for *message, _ in here]
-    lines = {tuple(message): line for _, sent in found for *message, line in sent}
+    lines = [_unreceived_line(leftovers), *_request_lines([requests for _, _, requests in leftovers])]
+    return "\n".join(filter(None, lines))
+
+
+def _unreceived_line(leftovers: Sequence[tuple[list[Any], list[Any], list[Any]]]) -> str:
+    arrived = [tuple(message) for here, _, _ in leftovers for *message, _ in here]
+    lines = {tuple(message): line for _, sent, _ in leftovers for *message, line in sent}
     if not arrived:
         return ""
     _, source, dest, tag = arrived[0]
+    parts = [f"rank {dest} has not received a message from rank {source}, tag {tag}"]
     line = lines.get(arrived[0])
-    return (
-        f"rank {dest} has not received a message from rank {source}, tag {tag}"
-        + (f", sent at {line}" if line else "")
-        + (" (there are more)" if len(arrived) > 1 else "")
-        + "; a later cell can receive it."
-    )
+    if line:
+        parts.append(f", sent at {line}")
+    if len(arrived) > 1:
+        parts.append(" (there are more)")
+    return "".join([*parts, "; a later cell can receive it."])
+
+
+def _request_lines(requests: Sequence[list[tuple[str, int, str, bool]]]) -> list[str]:
+    """Return a line for each call whose requests are open, with its ranks."""
+    ranks: dict[tuple[str, str, bool], set[int]] = {}
+    for rank, calls in enumerate(requests):
+        for operation, _, line, is_dropped in calls:
+            ranks.setdefault((operation, line, is_dropped), set()).add(rank)
+    texts = []
+    for (operation, line, is_dropped), those in list(ranks.items())[:REQUESTS_SHOWN]:
+        state = "was dropped without a wait" if is_dropped else "is not complete"
+        if "recv" in operation.lower():
+            effect = "it takes the next message that fits"
+        else:
+            effect = "keep the request and wait for it" if is_dropped else "wait for it"
+        texts.append(f"{ranks_phrase(those)}: the request of {operation} at {line} {state}; {effect}.")
+    if len(ranks) > REQUESTS_SHOWN:
+        texts.append(f"({len(ranks) - REQUESTS_SHOWN} more calls have left requests.)")
+    return texts
 
 
 def hang_report(found: Iterable[Failure]) -> str | None:

@@ -45,6 +45,7 @@ class RankMagics(CellMagics):
     def run(self, cell: str, options: Options) -> Any:
         self.ranks.prepare()
         number = cell_number(self.shell)
+        self.ranks.last_cell = f"cell [{number}]"
         metadata = parent(self.shell).get("metadata") or {}
         key = str(metadata.get("cellId") or cell)
         for gone in (key, *(metadata.get("deletedCells") or [])):
@@ -85,7 +86,8 @@ class RankMagics(CellMagics):
         if error is not None:
             raise error from None
         remember(result)
-        if left := self.ranks.unreceived():
+        left = self.ranks.leftovers()
+        if left:
             print(left)
         return None
 

@@ -17,9 +17,9 @@ from labkit import limits
 from labkit.cluster import clusters, ssh
 from labkit.cluster.adapter.client import has_failed, pending
 from labkit.cluster.adapter.launchers import process_of
-from labkit.cluster.engine_setup import RankInfo, renew_comm, unreceived_messages
+from labkit.cluster.engine_setup import RankInfo, leftovers, renew_comm
 from labkit.cluster.errors import CellHung, CellStopped, RankDied
-from labkit.cluster.failures import failures, hang_report, tracebacks, unreceived_line
+from labkit.cluster.failures import failures, hang_report, leftover_lines, tracebacks
 from labkit.cluster.slurm import Job
 from labkit.cluster.supervisor import cluster_files, exits_in
 from mpiwatch import HANG_EXIT_CODE
@@ -36,7 +36,7 @@ HANG_GRACE_S = 0.3  # from the first HangError until the ranks still in the cell
 INTERRUPT_S = 4.0  # from the interrupt until the engines are ended; it usually takes milliseconds
 LOST_S = 1.0  # how long MPI has to end the other ranks before the notebook does
 RENEWAL_S = 20.0  # for idle ranks to get fresh communicators, which takes milliseconds
-UNRECEIVED_S = 2.0  # for idle ranks to look for messages
+LEFTOVERS_S = 2.0  # for idle ranks to say what a cell has left
 NOTICE_S = 2.0  # for the controller to notice that engines have ended
 
 
@@ -52,6 +52,7 @@ class Ranks:
         files = cluster_files(cluster.profile_dir, cluster.cluster_id)
         self.exits = Path(files["exits"])
         self.reports = Path(files["reports"])
+        self.last_cell = "a cell"  # or "cell [7]"
         self.cell_start = 0  # the size of `reports` when the last cell began
         self.job = Job(cluster)
         self.machines = ssh.hosts_of(Path(cluster.cluster_file))
@@ -81,7 +82,7 @@ class Ranks:
         # The message to the ranks leads here again.
         self.is_renewal_due, self.epoch = False, self.epoch_now()
         try:
-            result = self.client[:].apply_async(renew_comm)
+            result = self.client[:].apply_async(renew_comm, f"{self.last_cell} failed")
             done_in_time = result.wait(RENEWAL_S)
         except BaseException:  # an interrupt
             self.is_renewal_due = True
@@ -107,15 +108,19 @@ class Ranks:
         if (died := self.death()) is not None:
             raise died
 
-    def unreceived(self) -> str:
-        """Return a line about messages of the last cell that no rank has received; empty if there are none.
+    def leftovers(self) -> str:
+        """Return lines about messages that no rank has received and requests that are open; else nothing.
 
-        The ranks are asked only if the number of sends differs from that of receives.
+        The ranks are asked only if the number of sends differs from that of receives, or if requests are
+        open.
         """
-        if self.recorder is None or not sum(slot.balance for slot in self.recorder.slots):
+        if self.recorder is None:
             return ""
-        asked = self.client[:].apply_async(unreceived_messages)
-        return unreceived_line(asked.get()) if asked.wait(UNRECEIVED_S) and not failures(asked) else ""
+        slots = self.recorder.slots
+        if not sum(slot.balance for slot in slots) and not any(slot.open_requests for slot in slots):
+            return ""
+        asked = self.client[:].apply_async(leftovers)
+        return leftover_lines(asked.get()) if asked.wait(LEFTOVERS_S) and not failures(asked) else ""
 
     def last_report(self, since: int = 0) -> Report | None:
         """Return the last hang report that a rank has appended to the cluster's file after this place in it.
@@ -155,7 +160,7 @@ class Ranks:
         report = self.last_report()
         if first and first[1] == HANG_EXIT_CODE and report is not None:
             return CellHung(f"{render(report)}\n{stuck_text(report)}")
-        cause = self.job.cause_of_end(self.hosts) or ssh.lost(self.machines)
+        cause = self.last_words() or self.job.cause_of_end(self.hosts) or ssh.lost(self.machines)
         if not cause and first:
             pid, code = first
             how = f"ended with exit code {code}"
@@ -166,6 +171,16 @@ class Ranks:
             if code == -signal.SIGBUS:
                 cause += f". {limits.after_a_bus_error().removesuffix('.')}"
         return RankDied(f"{cause or f'{ranks_phrase(gone or ranks)} ended'}. {ADVICE}")
+
+    def last_words(self) -> str:
+        """Return which rank has ended its process by a call of its own, and MPI the others; else nothing."""
+        slots = self.recorder.slots if self.recorder is not None else ()
+        words = {rank: slot.last_words.decode(errors="replace") for rank, slot in enumerate(slots)}
+        rank = next((rank for rank, text in words.items() if text), None)
+        if rank is None:
+            return ""
+        others = "; MPI ended the other ranks with it" if len(words) > 1 else ""
+        return f"rank {rank} {words[rank]}{others}"
 
     def end_if_hung(self, result: ipp.AsyncResult) -> None:
         """End a cell in which a rank has raised HangError, if it does not end by itself. Call it repeatedly.

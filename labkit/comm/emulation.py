@@ -27,10 +27,11 @@ from mpi4py import MPI
 from labkit.comm.clock import offset
 from labkit.comm.counting import LIBRARY, SENDING, wrap
 from labkit.units import format_bandwidth, format_time, parse_bandwidth, parse_time
+from mpiwatch.arguments import is_in_place, nbytes
 from mpiwatch.collectives import caller
-from mpiwatch.messages import SPIN_IN_SCHEDULE_S, wait_for
+from mpiwatch.message_waits import SPIN_IN_SCHEDULE_S, wait_for
 from mpiwatch.waiting import raise_together, yield_core
-from mpiwatch.wrapper import CommWrapper, is_in_place, nbytes
+from mpiwatch.wrapper import CommWrapper
 
 POLL_S = 1e-4  # between polls for a message
 PROGRESS_S = 1e-3  # the longest sleep: MPI makes progress on other messages only when it is called
@@ -243,7 +244,6 @@ class Ports:
         self._offset = offset(self.timestamps)
         self._sending_timestamps: list[tuple[MPI.Request, np.ndarray]] = []
         self._forget()
-        comm._renew_with(self.timestamps, self._forget)
 
     def _forget(self) -> None:
         """Forget all messages: both ports are free, and the timestamps still to be received are lost."""

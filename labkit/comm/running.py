@@ -28,7 +28,7 @@ from labkit.comm import tags
 from labkit.comm.counting import CountingComm
 from labkit.schedules import Schedule, chunk_bounds
 from mpiwatch import waiting
-from mpiwatch.messages import Pending, wait_for_pending
+from mpiwatch.message_waits import Pending, wait_for_pending
 from mpiwatch.waiting import Over
 from mpiwatch.wrapper import CommWrapper
 

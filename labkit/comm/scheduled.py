@@ -16,8 +16,9 @@ from mpi4py import MPI
 from labkit.comm.running import complete, steps
 from labkit.schedules import Schedule, ring_allreduce
 from mpiwatch import waiting
-from mpiwatch.messages import Pending, wait_for_pending
-from mpiwatch.wrapper import CommWrapper, check_writable, flat, is_in_place
+from mpiwatch.arguments import check_writable, flat, is_in_place
+from mpiwatch.message_waits import Pending, wait_for_pending
+from mpiwatch.wrapper import CommWrapper
 
 
 class ScheduledComm(CommWrapper):
@@ -65,10 +66,6 @@ class ScheduledComm(CommWrapper):
             self._messages = None
         if self not in (MPI.COMM_WORLD, MPI.COMM_SELF):
             super().Free()
-
-    def _renewed(self) -> None:
-        super()._renewed()
-        self._messages = None
 
     def _take_over(self, inner: MPI.Intracomm) -> None:
         super()._take_over(inner)

@@ -26,7 +26,7 @@ from labkit.comm.running import Steps, steps
 from labkit.schedules import chunk_bounds, ring_allreduce
 from labkit.units import approx_size
 from mpiwatch import waiting
-from mpiwatch.messages import Pending
+from mpiwatch.message_waits import Pending
 from mpiwatch.processes import SHM
 from mpiwatch.waiting import raise_together
 from mpiwatch.wrapper import CommWrapper

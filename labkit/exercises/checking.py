@@ -7,6 +7,7 @@ import json
 import linecache
 import os
 import re
+import secrets
 import select
 import signal
 import subprocess
@@ -29,15 +30,17 @@ from labkit.children import end, start_child
 from labkit.exercises import catalogue, record
 from labkit.exercises.exercise import Exercise, Verdict, is_stub
 from labkit.exercises.launching import EXTRA_S, FORKED, START_S, clean_environment, scratch_folder
+from labkit.exercises.limits import set_readable
+from mpiwatch.places import is_cell
 from mpiwatch.processes import supervised
 from mpiwatch.report import COLUMNS, counted, wrapped
-from mpiwatch.snapshot import is_cell
 
 JUDGE = "labkit.exercises.judge"
 PRINTED_LINES = 10
 PRINTED_COLUMNS = COLUMNS - len("[stdout:0] ")  # with which `%%px` marks what rank 0 prints
 USE = "the notebook uses the reference"
 LEAST_WORDS = 5  # of an answer
+MOST_VERDICT = 1 << 20  # bytes of a judge's verdict, which holds what the student's code has printed
 VERDICTS = "supported", "rejected", "undecided"
 REFERENCE = "<reference of "  # begins the name of the file of a reference that `check` returns
 GREEN, RED = "#1a7f37", "#b3261e"  # white on them is legible (5 : 1), in light and dark themes
@@ -177,7 +180,15 @@ def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Ver
     limit_s = 2 * START_S + exercise.deadline_s + EXTRA_S
     try:
         forks, parent = _forks()
-        request = {"name": exercise.name, "text": text, "sandboxed": sandboxed, "forks": forks}
+        # Without a sandbox, a submission can write to the judge's pipe, but it does not know the token.
+        token = secrets.token_hex(16)
+        request = {
+            "name": exercise.name,
+            "text": text,
+            "sandboxed": sandboxed,
+            "forks": forks,
+            "token": token,
+        }
         with scratch_folder(parent) as folder:
             # A judge that is not forked gets a supervisor, so that it, too, ends with this process.
             alone = [*supervised(remove=str(folder)), sys.executable, "-P", "-m"]
@@ -192,17 +203,34 @@ def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Ver
                 try:
                     process.stdin.write(json.dumps(request).encode())
                     process.stdin.close()
-                    if not select.select([process.stdout], [], [], limit_s)[0]:
-                        raise TimeoutError(f"the judge did not answer within {limit_s:g} s")
-                    if not (answer := process.stdout.readline()):
-                        raise OSError("the judge has ended without a verdict")
+                    verdict = _read_verdict(process.stdout.fileno(), token, limit_s)
                     if forks:
                         process.kill()  # the judge has ended its job, and ends now
                 finally:
                     end(process)
-        return Verdict(**json.loads(answer))
+        return verdict
     except (OSError, ValueError, TypeError) as error:
         return Verdict(False, str(error), check_failed=True)
+
+
+def _read_verdict(pipe: int, token: str, limit_s: float) -> Verdict:
+    """Wait for the line with this token, and return the verdict in it. Raise OSError if none comes."""
+    end_at = time.monotonic() + limit_s
+    unread = b""
+    while True:
+        line, newline, rest = unread.partition(b"\n")
+        if newline:
+            unread = rest
+            if line.startswith(token.encode()):
+                return Verdict(**json.loads(line.removeprefix(token.encode())))
+            continue
+        left_s = max(0.0, end_at - time.monotonic())
+        if not select.select([pipe], [], [], left_s)[0]:
+            raise TimeoutError(f"the judge did not answer within {limit_s:g} s")
+        chunk = os.read(pipe, 1 << 16)
+        if not chunk:
+            raise OSError("the judge has ended without a verdict")
+        unread = unread[-MOST_VERDICT:] + chunk
 
 
 class _Forking(NamedTuple):
@@ -250,6 +278,8 @@ def grade_text(exercise: Exercise, text: str, *, sandboxed: bool) -> Verdict:
 
     A check that fails is an excuse only if it fails for the reference, too.
     """
+    if not sandboxed:
+        set_readable(False)
     found = judge_text(exercise, text, sandboxed=sandboxed)
     if found.check_failed and judge_text(exercise, exercise.text, sandboxed=sandboxed).passed:
         return replace(found, check_failed=False)

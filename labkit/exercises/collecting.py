@@ -26,7 +26,7 @@ import numpy as np
 from labkit import data
 from labkit.exercises import catalogue, record
 from labkit.exercises.exercise import Exercise
-from labkit.files import atomic_write, kept_beside
+from labkit.files import atomic_write, kept_beside, read_input
 from mpiwatch.report import COLUMNS, counted, wrapped
 
 TEMPLATE = Path(__file__).with_name("my_ddp.template")
@@ -284,15 +284,16 @@ def collect(folder: str | Path = ".") -> None:
     text, target = assemble(found), Path(folder) / NAME
     try:
         lines = []
-        old = target.read_text(errors="replace") if target.exists() else text
+        old = read_input(target).decode(errors="replace") if target.exists() else text
         if old not in (text, _signed(old.rpartition("\n# Written by ")[0])):
             lines.append(f"You have changed {NAME}: your version is now {kept_beside(target)}.")
         for path, content in {target: text.encode(), target.with_name(DIGITS): _digits()}.items():
-            if not path.exists() or path.read_bytes() != content:
+            if not path.exists() or read_input(path) != content:
                 with atomic_write(path) as file:
                     file.write(content)
     except OSError as error:
-        raise OSError(f"{NAME} cannot be written to {Path(folder).resolve()}: {error.strerror}.") from None
+        name = Path(error.filename).name if isinstance(error.filename, str) else NAME
+        raise OSError(f"{name} cannot be written to {Path(folder).resolve()}: {error.strerror}.") from None
     own = [piece.exercise.name for piece in found if not piece.why]
     others = [piece for piece in found if piece.why]
     reached = max((piece.exercise.notebook for piece in found if piece.exercise.name in kept), default="")

@@ -40,8 +40,7 @@ def finding(run: Run, text: str, exercise: Exercise, cases: Sequence[Case]) -> s
         number, rank, error = min(failed, key=lambda each: each[:2])
         return where(number, rank) + _error(error, lines)
     if run.excess:
-        much = "1 MB" if run.excess == "prints" else "64 MB, or more than 1,000 files"
-        return f"it {run.excess} without end: more than {much}. Look for a loop that does not end"
+        return f"it {run.excess}. Look for a loop that does not end"
     if run.is_complete:
         return None
     begun = max((record["begin"] for _, record in records if "begin" in record), default=-1)

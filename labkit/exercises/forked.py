@@ -5,9 +5,10 @@
 forks judges for the process STARTER, and supervisors for these judges. Its standard input is the listener
 (`labkit/forking.py`).
 
-    python -m labkit.exercises.forked STARTER COMMAND …
+    python -m labkit.exercises.forked STARTER FILE COMMAND …
 
-is the supervisor of a job: it ends the job when the process STARTER ends, and forks the job's ranks.
+is the supervisor of a job: it ends the job when the process STARTER ends, and forks the job's ranks. It
+writes its process id to FILE, whole or not at all.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ import os
 import runpy
 import signal
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import mpi4py
 
 from labkit import forking
+from labkit.exercises.limits import set_readable
+from labkit.files import atomic_write
 from mpiwatch.processes import GRACE_S, die_with_parent, end_signal, supervise
 
 IMPORTED = (  # by judges and ranks; nothing that holds a reference
@@ -32,12 +36,16 @@ IMPORTED = (  # by judges and ranks; nothing that holds a reference
 
 def main(words: list[str]) -> None:
     """Fork judges and supervisors, or supervise a job."""
+    set_readable(False)
     mpi4py.rc.initialize, mpi4py.rc.finalize = False, True  # a rank initialises MPI itself
     for module in IMPORTED:
         importlib.import_module(module)
     starter, *command = words
     if starter == forking.SERVE:
         _serve(int(command[0]))
+    file, *command = command
+    with atomic_write(Path(file)) as new:
+        new.write(str(os.getpid()).encode())
     if sys.platform == "linux":
         supervisor, listener = os.getpid(), forking.listen()
         if os.fork() == 0:
@@ -52,6 +60,7 @@ def main(words: list[str]) -> None:
 def _serve(starter: int = 0) -> NoReturn:
     """Fork a process for each stand-in; in the process, run its module."""
     sys.argv[:] = forking.serve(starter)
+    set_readable(True)  # a rank; a judge closes itself again
     if not starter:  # a rank, in the folder of its job; a judge is in the student's folder
         sys.path.insert(0, os.getcwd())
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,6 +1,8 @@
 """What is wrong with a job script (exercise 9.2): with its lines, and with what it does when it is run.
 
-It is run with a stand-in for `mpiexec`, in a process of its own.
+It runs with a stand-in for `mpiexec`, in a process of its own; where the system allows a sandbox, in one.
+Of the machine's commands it finds only TOOLS. What starts jobs elsewhere (ELSEWHERE) is a stand-in that
+notes the call: otherwise a check would submit real jobs, which may submit themselves again.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -8,18 +10,19 @@ It is run with a stand-in for `mpiexec`, in a process of its own.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import re
 import shlex
 import shutil
 import subprocess
+from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 from labkit.children import end, start_child
 from labkit.exercises import sandbox
-from labkit.exercises.launching import scratch_folder
-from labkit.exercises.limits import PROCESSES, limit, processes
+from labkit.exercises.launching import clean_environment, scratch_folder
+from labkit.exercises.limits import limit, processes
 from labkit.exercises.transport import read_bytes
 
 # For mpiexec: it works on for a second after SIGUSR1, as ranks do, and notes that it has come to its end.
@@ -29,6 +32,10 @@ printf '%s\\n' "$OMP_NUM_THREADS,$OPENBLAS_NUM_THREADS" "$@" > "$RECORD.part" &&
 for ((left = TICKS; left > 0; left--)); do "$SLEEP" 0.05; done
 echo mpiexec >> "$RECORD.events"
 exit "$CODE"
+"""
+# For what would start a job elsewhere.
+NOTES_CALLS = """#!/bin/bash
+printf '%s\\n' "${0##*/} $*" >> "$RECORD.calls"
 """
 # For sleep, so that a script that kills mpiexec after a minute does so before mpiexec comes to its end.
 SHORT_SLEEP = '#!/bin/bash\nexec "$SLEEP" 0.01\n'
@@ -51,6 +58,134 @@ echo script >> "$RECORD.events"
 for tick in {1..60}; do grep -q mpiexec "$RECORD.events" && break; "$SLEEP" 0.05; done
 exit $code
 """
+MOST_TEXT = 1 << 16  # characters of a script
+# Commands that submit a job: in a job script, the job would submit itself again and again.
+SUBMIT = (
+    "sbatch",
+    "qsub",
+    "bsub",
+    "condor_submit",
+    "msub",
+    "oarsub",
+    "flux",
+    "at",
+    "batch",
+    "crontab",
+    "systemd-run",
+)
+ELSEWHERE = (
+    *SUBMIT,
+    *(
+        "mpirun",
+        "srun",
+        "salloc",
+        "scontrol",
+        "scancel",
+        "squeue",
+        "sacct",
+        "sinfo",
+        "qdel",
+        "qstat",
+        "bkill",
+        "jsrun",
+    ),
+    *("ssh", "scp", "sftp", "rsync", "rsh", "pdsh", "curl", "wget", "nc", "mail", "sendmail"),
+)
+TOOLS = (
+    *(
+        "[",
+        "awk",
+        "basename",
+        "bash",
+        "cat",
+        "chmod",
+        "cmp",
+        "cp",
+        "cut",
+        "date",
+        "dd",
+        "df",
+        "diff",
+        "dirname",
+        "du",
+    ),
+    *(
+        "echo",
+        "env",
+        "expr",
+        "false",
+        "find",
+        "flock",
+        "free",
+        "gawk",
+        "getconf",
+        "grep",
+        "gzip",
+        "head",
+        "hostname",
+    ),
+    *(
+        "id",
+        "install",
+        "kill",
+        "ln",
+        "logger",
+        "ls",
+        "lscpu",
+        "mkdir",
+        "mkfifo",
+        "mktemp",
+        "mv",
+        "nice",
+        "nl",
+        "nohup",
+    ),
+    *(
+        "nproc",
+        "numactl",
+        "od",
+        "paste",
+        "pgrep",
+        "pidof",
+        "pkill",
+        "printenv",
+        "printf",
+        "ps",
+        "pwd",
+        "python",
+    ),
+    *(
+        "python3",
+        "readlink",
+        "realpath",
+        "rm",
+        "rmdir",
+        "sed",
+        "seq",
+        "setsid",
+        "sh",
+        "sha256sum",
+        "sort",
+        "split",
+    ),
+    *(
+        "stat",
+        "stdbuf",
+        "sync",
+        "tac",
+        "tail",
+        "tar",
+        "taskset",
+        "tee",
+        "test",
+        "time",
+        "timeout",
+        "touch",
+        "tr",
+    ),
+    *("true", "truncate", "tty", "uname", "uniq", "uptime", "wc", "which", "whoami", "xargs", "yes"),
+)
+START_S = 30.0  # for a sandbox, on a busy machine
 OPTIONS = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
 for names in ("-N", "--nodes"), ("-c", "--cpus-per-task"), ("-t", "--time"):
     OPTIONS.add_argument(*names)
@@ -87,6 +222,9 @@ def seconds_of(limit):
 
 def option_faults(script):
     """Yield what is wrong with the #SBATCH lines."""
+    if len(script) > MOST_TEXT:
+        yield f"the script has {len(script):,} characters; a job script has a few hundred"
+        return
     first = script.partition("\n")[0]
     if not (first.startswith("#!") and "bash" in first):
         yield "the first line is not `#!/bin/bash`: sbatch refuses the script, or another shell runs it"
@@ -127,7 +265,7 @@ def pairs(words):
     return sorted(zip(split[::2], split[1::2], strict=True)) if len(split) % 2 == 0 else split
 
 
-def call_faults(where, tasks, run_folder, recorded):
+def call_faults(where, tasks, run_folder, recorded, has_checkpoint):
     """Yield what is wrong with a call of mpiexec: numbers of threads, then the words, as recorded."""
     threads, *words = recorded
     for name, number in zip(("OMP", "OPENBLAS"), threads.split(","), strict=True):
@@ -135,7 +273,7 @@ def call_faults(where, tasks, run_folder, recorded):
             yield f"{where}: {name}_NUM_THREADS is not 1 where mpiexec starts"
     start = ["--out", str(run_folder), "--model", "lenet5", "--data", "digits", "--epochs", "4"]
     resume = ["--resume", str(run_folder)]
-    wanted = ["labkit", "train", *(resume if (run_folder / "checkpoint.npz").exists() else start)]
+    wanted = ["labkit", "train", *(resume if has_checkpoint else start)]
     if words and words[0] == f"-n{tasks}":
         words[:1] = ["-n", tasks]
     called = words[:4] == ["-n", tasks, *wanted[:2]] or words[:4] == ["-np", tasks, *wanted[:2]]
@@ -166,46 +304,95 @@ def run_faults(script):
     codes = random.choice([*range(129, 138), *range(139, 160)]), random.randrange(10, 100)
     for checkpoint, tasks, code in zip((False, True), ("4", "3"), codes, strict=True):
         with scratch_folder() as folder:
-            faults = [*_faults_of_a_run(script, folder.resolve(), checkpoint, tasks, code)]
+            faults = list(_faults_of_a_run(script, folder.resolve(), checkpoint, tasks, code))
         yield from faults
         if faults:
             return
 
 
-def _faults_of_a_run(script, trial, warned, tasks, code):
-    record, run_folder = trial / "record", trial / "run"
-    for folder in trial / "bin", run_folder:
-        folder.mkdir()
-    if warned:
-        (run_folder / "checkpoint.npz").touch()
-    (trial / "job.sh").write_text(script)
-    for name, text in {"mpiexec": STAND_IN, "sleep": SHORT_SLEEP}.items():
-        (trial / "bin" / name).write_text(text)
-        (trial / "bin" / name).chmod(0o755)
-    settings = {"PATH": f"{trial / 'bin'}:{os.environ['PATH']}", "RECORD": str(record), "CODE": str(code)}
-    settings |= {"SLEEP": str(shutil.which("sleep")), "OMP_NUM_THREADS": "", "OPENBLAS_NUM_THREADS": ""}
-    settings |= {"SLURM_NTASKS": tasks, "TICKS": "100" if warned else "4", "WARNED": "1" * warned}
-    job = start_child(
-        sandbox.command(["bash", "-c", RUN, "bash", str(trial / "job.sh"), str(run_folder)], trial),
-        env={**os.environ, **settings},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        preexec_fn=partial(limit, PROCESSES if sandbox.in_use else processes()),
-    )
-    where = f"with {'a' if warned else 'no'} checkpoint in the folder and {tasks} tasks"
-    try:
-        job.wait(timeout=30)
-    except subprocess.TimeoutExpired:
-        yield f"{where}: the script still runs, although no mpiexec has to be waited for"
-        return
-    finally:
+def _faults_of_a_run(script, scratch, warned, tasks, code):
+    """Run the script once, in a folder; yield what is wrong with its calls and its end."""
+    is_sandboxed = not sandbox.refusal()
+    inside = Path(sandbox.FOLDER) if is_sandboxed else scratch  # as the script sees its folder
+    settings = {
+        "RECORD": str(inside / "record"),
+        "CODE": str(code),
+        "SLEEP": str(shutil.which("sleep")),
+        "OMP_NUM_THREADS": "",
+        "OPENBLAS_NUM_THREADS": "",
+        "SLURM_NTASKS": tasks,
+        "TICKS": "100" if warned else "4",
+        "WARNED": "1" if warned else "",
+    }
+    env, bash = shutil.which("env") or "env", shutil.which("bash") or "bash"
+    command = [
+        env,
+        f"PATH={inside / 'bin'}",
+        bash,
+        "-c",
+        RUN,
+        "bash",
+        str(inside / "job.sh"),
+        str(inside / "run"),
+    ]
+    silent = subprocess.DEVNULL
+    start = partial(start_child, env={**clean_environment(), **settings}, stdout=silent, stderr=silent)
+    with ExitStack() as stack:
+        folder = scratch
+        if is_sandboxed:
+            handover = sandbox.Handover()
+            stack.callback(handover.close)
+            job = start(sandbox.command(command, scratch), stdin=handover.theirs)
+            stack.callback(end, job)
+            folder = handover.folder(START_S)
+            _write_files(folder, script, warned)
+            handover.begin()
+        else:
+            _write_files(folder, script, warned)
+            job = start(command, preexec_fn=partial(limit, processes()))
+            stack.callback(end, job)
+        where = f"with {'a' if warned else 'no'} checkpoint in the folder and {tasks} tasks"
+        try:
+            job.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            yield f"{where}: the script still runs, although no mpiexec has to be waited for"
+            return
         end(job)
-    words, events = (
-        read_bytes(path, 1 << 16).decode(errors="replace").splitlines()
-        for path in (record, trial / "record.events")
-    )
-    if not words:
-        yield f"{where}: the script ended without calling mpiexec"
-        return
-    yield from call_faults(where, tasks, run_folder, words)
-    yield from end_faults(where, warned, events, code, job.returncode)
+        words, events, calls = (
+            read_bytes(folder / name, MOST_TEXT).decode(errors="replace").splitlines()
+            for name in ("record", "record.events", "record.calls")
+        )
+        called = f"`{calls[0]}`" if calls else ""
+        if calls and calls[0].split()[0] in SUBMIT:
+            yield (
+                f"{where}: the script calls {called}: a job that submits jobs does so at each start. "
+                "With --requeue, SLURM starts it again by itself"
+            )
+            return
+        if not words:
+            also = f", but {called}" if called else ""
+            yield f"{where}: the script ended without calling mpiexec{also}"
+            return
+        yield from call_faults(where, tasks, inside / "run", words, has_checkpoint=warned)
+        yield from end_faults(where, warned, events, code, job.returncode)
+
+
+def _write_files(folder, script, warned):
+    """Write the script and the commands that it finds, and make the folder of its run."""
+    run = folder / "run"
+    run.mkdir()
+    run.chmod(0o777)  # in a sandbox that root has made, the script has another user
+    if warned:
+        (run / "checkpoint.npz").touch()
+    (folder / "job.sh").write_text(script)
+    commands = folder / "bin"
+    commands.mkdir()
+    for name in TOOLS:
+        path = shutil.which(name)
+        if path is not None:
+            (commands / name).symlink_to(path)
+    texts = {"mpiexec": STAND_IN, "sleep": SHORT_SLEEP}
+    texts.update(dict.fromkeys(ELSEWHERE, NOTES_CALLS))
+    for name, text in texts.items():
+        (commands / name).write_text(text)
+        (commands / name).chmod(0o755)

@@ -3,9 +3,10 @@
     python -m labkit.exercises.judge FOLDER
 
 is a process that neither the notebook nor the job can change. Its standard input is the request, JSON: an
-exercise's name, the text of the student's cell, whether the job is to run in a sandbox, and the address of
-the process that forks the job's. The program prints the verdict, JSON, too. The job uses the folder; no
-process of it has the judge's standard output.
+exercise's name, the text of the student's cell, whether the job is to run in a sandbox, the address of the
+process that forks the job's, and a token that only the asking process knows. The program prints a line, the
+token with the verdict after it, JSON, too. The job uses the folder; no process of it has the judge's
+standard output.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from itertools import permutations
 from pathlib import Path
@@ -32,10 +33,11 @@ from labkit.exercises import catalogue, failures, sandbox
 from labkit.exercises.compare import ROUNDINGS, difference, names_of_parts
 from labkit.exercises.exercise import Call, Case, Exercise, Outcome, Verdict
 from labkit.exercises.launching import Job, Run
+from labkit.exercises.limits import set_readable
 from labkit.exercises.transport import Foreign, Unreadable, pack, unpack
 from mpiwatch.report import ranks_phrase
 
-MEMORY_BYTES = 4 << 30  # of address space, for the judge: a student's results can be large
+MEMORY_BYTES = 1 << 30  # of address space, for the judge: it needs 300 MB for the largest right results
 MOST_WORDS = 2000  # characters of a finding
 RECOGNITION_S = 4.0  # for all known mistakes to run; they take a second on emulated links, else far less
 Results = list[list[Outcome]]  # of each case, of each rank
@@ -44,6 +46,8 @@ Wrong = dict[int, tuple[list[Any], list[str | None]]]  # expected results and di
 
 def main(folder: Path) -> None:
     """Judge the request."""
+    set_readable(False)
+    os.umask(0o022)  # in a sandbox that root has made, the job reads the judge's files as another user
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(1))  # end the job first
     request: dict[str, Any] = json.load(sys.stdin)
     sandbox.in_use, tempfile.tempdir = request["sandboxed"], str(folder)
@@ -53,11 +57,20 @@ def main(folder: Path) -> None:
         mpi4py.rc.initialize = False  # only the job's ranks are MPI processes
         exercise = catalogue.find(request["name"])
         cases = list(exercise.cases())
-        with Job(folder, exercise, cases, request["forks"]) as job:
-            found = Judge(job, exercise, cases).verdict(request["text"])
+        with ExitStack() as jobs:
+            job = jobs.enter_context(Job(folder, exercise, cases, request["forks"]))
+
+            def new_job() -> Job:
+                job.close()
+                trusted = Job(folder / "mistakes", exercise, cases, request["forks"], is_trusted=True)
+                return jobs.enter_context(trusted)
+
+            found = Judge(job, exercise, cases, new_job).verdict(request["text"])
     except Exception as error:
         found = failed(error)
-    print(json.dumps(asdict(found)), flush=True)
+    print(
+        f"\n{request['token']}{json.dumps(asdict(found))}", flush=True
+    )  # a submission may have begun a line
     os._exit(0)  # at once: a check waits for it
 
 
@@ -71,8 +84,11 @@ def failed(error: Exception) -> Verdict:
 class Judge:
     """Judges the functions of cells, one after the other: a job runs them on the cases of an exercise."""
 
-    def __init__(self, job: Job, exercise: Exercise, cases: Sequence[Case]) -> None:
+    def __init__(
+        self, job: Job, exercise: Exercise, cases: Sequence[Case], new_job: Callable[[], Job] | None = None
+    ) -> None:
         self.job, self.exercise, self.cases = job, exercise, cases
+        self.new_job = new_job  # ends the job, and starts one that runs no student's code
 
     def verdict(self, text: str) -> Verdict:
         """Run the function that a cell defines on all cases, and judge it. Never raise an exception."""
@@ -201,9 +217,13 @@ class Judge:
     def mistaken(self, number: int, sentences: Sequence[str], limit_s: float) -> Results:
         """Return what these mistakes do on each rank in a case; nothing for one that does not return.
 
-        The job that has run the student's code runs them.
+        Their texts are almost the reference's. Where submissions are graded, in a sandbox, they run in a
+        new job, which the student's code does not see. Elsewhere the job that has run the student's code
+        runs them: that is quicker.
         """
         made: Results = [[] for _ in sentences]
+        if self.job.is_sandboxed and self.new_job is not None:
+            self.job = self.new_job()
         if self.job.is_running:
             with suppress(OSError, Unreadable):  # after an error, the other mistakes are not recognised
                 texts = [self.exercise.mistaken(each) for each in sentences]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import re
 import secrets
 import shutil
 import site
@@ -21,12 +20,12 @@ from typing import Any
 
 from labkit import forking
 from labkit.children import end
-from labkit.exercises import sandbox, transport
+from labkit.exercises import job_modules, sandbox, transport, usage
 from labkit.exercises.exercise import Case, Exercise
-from labkit.exercises.limits import FILE_BYTES, PROCESSES, processes
+from labkit.exercises.limits import FILE_BYTES, FOLDER_FILES, PROCESSES, RECORD_BYTES, processes
 from mpiwatch import launch
 from mpiwatch.launch import Options, command_line
-from mpiwatch.processes import is_mpich
+from mpiwatch.processes import LINUX, descendants, is_mpich
 
 START_S = 60.0  # for all ranks to start; a second on an idle machine
 EXTRA_S = 50.0  # beyond a deadline, for ranks that sleep or wait for a core
@@ -35,8 +34,10 @@ HANG_S = 3.0  # a wait for a message this long is reported
 OUTPUT_BYTES = 1 << 20  # a job that prints more is ended
 LEAST_POLL_S, POLL_S = 0.001, 0.02  # a mistake without ranks runs for a millisecond, a job for seconds
 STACK_BYTES = 1 << 18  # read of a stack, or of a report
-JOB, FORKED = "labkit.exercises.job", "labkit.exercises.forked"
+WATCH_S = 0.1  # between two looks at what all processes of a job use
+JOB, FORKED = job_modules.JOB, "labkit.exercises.forked"
 MOST_FILES = 1000  # in a job's folder
+MODULES = "modules"  # the folder of a job's modules in a sandbox
 # Variables that reach a job. Others may hold an instructor's secrets; with a launcher's, a new job would try
 # to join an old one.
 KEPT = {
@@ -54,7 +55,7 @@ class Run:
     report: dict[str, Any] | None = None  # of a hang, or of a rank that died
     is_complete: bool = False  # whether each rank has come to the end
     status: int | None = None  # None if the job was ended, or goes on
-    excess: str = ""  # "prints" or "writes", if the job was ended because it did so without end
+    excess: str = ""  # which limit the job exceeded, if it was ended for that; it goes on after "it"
     output: str = ""  # all of the job's, for errors of the check
     printed: str = ""  # what the student's code has printed
     unreadable: str = ""  # why the records cannot be used
@@ -65,44 +66,49 @@ class Job:
 
     A rank that has computed for `exercise.deadline_s` on a cell ends the job. So does one that has not come
     to its end EXTRA_S later: it sleeps, or cores are busy. `forks` is the address of the process that forks
-    its supervisor; without one, the supervisor imports everything itself. Raise OSError if the job cannot be
-    started.
+    its supervisor; without one, the supervisor imports everything itself. A job that runs no code of students
+    (`is_trusted`) needs no sandbox. Raise OSError if the job cannot be started.
     """
 
-    def __init__(self, folder: Path, exercise: Exercise, cases: Sequence[Case], forks: str = "") -> None:
-        self.exercise, self.folder = exercise, folder / "job"
+    def __init__(
+        self,
+        folder: Path,
+        exercise: Exercise,
+        cases: Sequence[Case],
+        forks: str = "",
+        *,
+        is_trusted: bool = False,
+    ) -> None:
+        self.exercise = exercise
         self.ranks = max(case.ranks for case in cases) if exercise.on_ranks else 1
-        work = self.folder / "work"
-        work.mkdir(parents=True)
-        names = "name", "prelude", "wrap", "digest", "on_ranks", "deadline_s"
-        task = {name: getattr(exercise, name) for name in names}
-        task |= {"cases": pickle.dumps(list(cases)), "extra_s": EXTRA_S}
-        task["processes"] = PROCESSES if sandbox.in_use else processes()
-        (self.folder / "task").write_bytes(pickle.dumps(task))
-        self.report = self.folder / "report.json"
-        words = [JOB, str(self.folder)]
-        if exercise.on_ranks:
-            words = command_line(Options(tuple(words), True, HANG_S, json=str(self.report)))[2:]
-        # In a sandbox, a rank must not see the files of the process that forks ranks, so it is not forked.
-        python = [sys.executable, "-m"] if sandbox.in_use else forking.stand_in(self.ranks)
-        start = [*mpiexec(), "-n", str(self.ranks)] if exercise.on_ranks else []
-        command = [*start, *python, *words]
-        if sandbox.in_use:
-            # It begins with the job's program and what the exercise gives it: pickles hold modules' names.
-            content = pickle.dumps((list(cases), exercise.wrap, exercise.digest))
-            given = [name.decode() for name in set(re.findall(rb"(?:labkit|mpiwatch)(?:\.\w+)+", content))]
-            seen = [JOB, *given, *["mpiwatch.__main__"] * exercise.on_ranks]
-            modules = folder / "modules"
-            sandbox.copy_modules(seen, exercise.prelude, modules)
-            command = ["env", f"PYTHONPATH={modules}", "TMPDIR=/tmp", *command]
-            command = sandbox.command(command, self.folder, [modules])
         self.requests = 0
         self.output = b""
+        self.watch_at = 0.0  # when to look next at what all processes use
+        self.supervisor = folder / "supervisor"  # gets the pid of the process above all others of the job
+        self.is_sandboxed = sandbox.in_use and not is_trusted
+        self.handover = sandbox.Handover() if self.is_sandboxed else None
+        self.folder = folder / "job"  # as this process sees it
+        work = self.folder / "work"
+        work.mkdir(parents=True)
+        inside = self.folder  # as the job sees it
+        variables = {forking.ADDRESS: forks}
+        stdin = subprocess.DEVNULL
+        if self.handover is None:
+            words = self._command(inside)
+            self._write_task(cases)
+        else:
+            inside = Path(sandbox.FOLDER)
+            modules = folder / MODULES
+            job_modules.copy_for_job(exercise, cases, modules)
+            words = sandbox.command(self._command(inside), folder, {MODULES: modules})
+            variables |= sandbox.variables()
+            variables["PYTHONPATH"] = f"{sandbox.SHOWN}/{MODULES}"
+            stdin = self.handover.theirs
         self.process: subprocess.Popen[bytes] = subprocess.Popen(
-            [*forking.stand_in(), FORKED, str(os.getpid()), *command],
+            [*forking.stand_in(), FORKED, str(os.getpid()), str(self.supervisor), *words],
             cwd=work,
-            env={**clean_environment(), "HOME": str(work), forking.ADDRESS: forks},
-            stdin=subprocess.DEVNULL,
+            env={**clean_environment(), **variables, "HOME": str(inside / "work")},
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -110,18 +116,60 @@ class Job:
         assert self.process.stdout is not None
         self.printed = self.process.stdout.fileno()
         os.set_blocking(self.printed, False)
+        if self.handover is not None:
+            self._hand_over(self.handover, cases)
+
+    def _command(self, folder: Path) -> list[str]:
+        """Return the command line of the job, which sees its folder at this path."""
+        self.report = "report.json"
+        words = [JOB, str(folder)]
+        if self.exercise.on_ranks:
+            options = Options(tuple(words), True, HANG_S, json=str(folder / self.report))
+            words = command_line(options)[2:]
+        # In a sandbox, a rank must not see the files of the process that forks ranks, so it is not forked.
+        python = [sys.executable, "-m"] if self.is_sandboxed else forking.stand_in(self.ranks)
+        start = [*mpiexec(), "-n", str(self.ranks)] if self.exercise.on_ranks else []
+        return [*start, *python, *words]
+
+    def _write_task(self, cases: Sequence[Case]) -> None:
+        names = "name", "prelude", "wrap", "digest", "on_ranks", "deadline_s"
+        task = {name: getattr(self.exercise, name) for name in names}
+        task |= {"cases": pickle.dumps(list(cases)), "extra_s": EXTRA_S}
+        task["processes"] = PROCESSES if self.is_sandboxed else processes()
+        (self.folder / "task").write_bytes(pickle.dumps(task))
+
+    def _hand_over(self, handover: sandbox.Handover, cases: Sequence[Case]) -> None:
+        """Get the folder of a job in a sandbox, and let the job begin. Raise OSError if it does not start."""
+        try:
+            self.folder = handover.folder(START_S)
+            self._write_task(cases)
+            handover.begin()
+        except OSError as error:
+            end(self.process)
+            self._read_output()
+            printed = self.output.decode(errors="replace").strip().splitlines()
+            self.close()
+            raise OSError(printed[-1] if printed else str(error)) from None
 
     def __enter__(self) -> Job:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the job, if it has not ended."""
+        if self.process.stdout is None or self.process.stdout.closed:
+            return
         end_at = time.monotonic() + END_S  # MPI_Finalize may wait for messages that nobody receives
         with suppress(OSError):
             self._request(None)
             while self.is_running and time.monotonic() < end_at:
                 time.sleep(LEAST_POLL_S)  # the check waits for it
         end(self.process)
-        self.process.stdout.close()  # type: ignore[union-attr]
+        self.process.stdout.close()
+        if self.handover is not None:
+            self.handover.close()
 
     def run(self, texts: Sequence[str], cases: Sequence[int], limit_s: float | None = None) -> list[Run]:
         """Run cells with these texts, and their function on the cases of these numbers.
@@ -160,27 +208,36 @@ class Job:
         run, is_ending, pause = Run(), False, LEAST_POLL_S
         stacks = [self.folder / f"rank-{rank}.stack" for rank in range(self.ranks)]
         following = [self.folder / f"rank-{rank}-{number + 1}" for rank in range(self.ranks)]
-        while not (run.is_complete or run.excess or time.monotonic() > end_at):
+        while not (run.is_complete or time.monotonic() > end_at):
             time.sleep(pause)
             pause = min(2 * pause, POLL_S)
             run.is_complete = all(path.exists() for path in following)
             run.status = None if run.is_complete else self.process.poll()
             self._read_output()
             if len(self.output) > OUTPUT_BYTES:
-                run.excess = "prints"
+                run.excess = "prints without end: more than 1 MB"
             elif run.status is not None:
                 break
-            elif not run.is_complete and is_full(self.folder):
-                run.excess = "writes"
-            elif not is_ending and any(map(_size, stacks)):
+            elif not run.is_complete:
+                run.excess = self._excess()
+            if run.excess:
+                break
+            if not is_ending and any(map(_size, stacks)):
                 is_ending, end_at = True, time.monotonic() + END_S
         if not run.is_complete:
             end(self.process)
             self._read_output()
         run.output = self.output.decode(errors="replace")
         for rank, stack in enumerate(stacks):
+            records = self.folder / f"rank-{rank}-{number}"
             try:
-                run.records.append(transport.read(self.folder / f"rank-{rank}-{number}"))
+                if _size(records) > RECORD_BYTES:
+                    run.records.append([])
+                    run.excess = (
+                        run.excess or f"returns too much: more than {RECORD_BYTES >> 20} MB on one rank"
+                    )
+                else:
+                    run.records.append(transport.read(records))
             except transport.Unreadable as error:
                 run.records.append([])
                 run.unreadable = str(error)
@@ -189,8 +246,22 @@ class Job:
             start = f"rank {rank}: " * self.exercise.on_ranks
             run.printed += "".join(f"{start}{line}\n" for line in printed.splitlines())
         with suppress(ValueError, AttributeError):
-            run.report = json.loads(_text(self.report, STACK_BYTES) or "{}").get("report")
+            run.report = json.loads(_text(self.folder / self.report, STACK_BYTES) or "{}").get("report")
         return run
+
+    def _excess(self) -> str:
+        """Return which limit the job exceeds, as a finding says it after "it"; empty if none."""
+        is_overfull = is_full(self.folder)
+        if self.is_sandboxed and not is_overfull:
+            about = os.statvfs(self.folder)  # of all that it has in memory, also outside its folder
+            is_overfull = about.f_files - about.f_ffree > FOLDER_FILES
+        if is_overfull:
+            return "writes without end: more than 64 MB, or more than 1,000 files"
+        if not LINUX or time.monotonic() < self.watch_at:
+            return ""
+        self.watch_at = time.monotonic() + WATCH_S
+        supervisor = _text(self.supervisor, STACK_BYTES)
+        return usage.excess(descendants(int(supervisor))) if supervisor else ""
 
     def _read_output(self) -> None:
         """Read what the job has printed since the last call; a pipe that is full makes it wait."""
@@ -239,10 +310,10 @@ def is_full(folder: Path) -> bool:
                 size += 512 * entry.stat(follow_symlinks=False).st_blocks
                 if entry.is_dir(follow_symlinks=False):
                     left.append(entry.path)
-        except PermissionError:
-            return True
-        except OSError:  # it has just been removed
+        except (FileNotFoundError, NotADirectoryError):  # it has just been removed
             pass
+        except OSError:  # it cannot be read, or its path is too long
+            return True
     return bool(left) or size > FILE_BYTES or count > MOST_FILES
 
 

@@ -24,6 +24,7 @@ from IPython import get_ipython
 from labkit.cluster import last_hang
 from labkit.cluster.errors import CellHung
 from labkit.exercises import record
+from labkit.files import read_input
 from mpiwatch.report import COLUMNS, Report, counted, groups, ranks_phrase, render, wrapped
 
 BUDGET_S = {1: 50.0, 2: 60.0}  # of machine time, by the number of faults
@@ -779,7 +780,7 @@ def class_rows(files: Iterable[Path], seeds: Sequence[int]) -> list[dict[str, An
     for file in sorted(files):
         incidents = list[dict[str, Any]]()
         try:
-            entries = json.loads(file.read_bytes())["exercises"]
+            entries = json.loads(read_input(file))["exercises"]
             incidents += [hand_in(entries.get(f"11-incident-{seed}-1", {}), seed) for seed in seeds]
             note = "; ".join(each["note"] for each in incidents if each["note"])
         except Exception as error:  # a file from a student may hold anything

@@ -21,7 +21,7 @@ from platformdirs import user_state_path
 
 from labkit.exercises import catalogue
 from labkit.exercises.exercise import Exercise
-from labkit.files import atomic_write, locked
+from labkit.files import atomic_write, locked, read_input
 from mpiwatch.report import COLUMNS, counted, wrapped
 
 FILE = "LABKIT_PROGRESS"
@@ -41,7 +41,7 @@ def path() -> Path:
 def load() -> Record:
     """Return what is done; nothing if there is no file. A damaged one gets another name, which is printed."""
     try:
-        content = json.loads(path().read_bytes())
+        content = json.loads(read_input(path()))
         record = {str(name): dict(entry) for name, entry in content["exercises"].items()}
         for entry in record.values():
             texts = [entry.get(key, "") for key in ("state", "answer", "cell", "stub")]

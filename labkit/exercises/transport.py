@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labkit.exercises.limits import FILE_BYTES
+from labkit.exercises.limits import RECORD_BYTES
 
 CELL = "<ipython-input-exercise>"  # the name of the student's cell as a file; hang reports take it for a cell
 SCHEDULES = "labkit.schedules"  # its records may be sent, too
@@ -142,7 +142,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
     The last one is left out if it is incomplete: its writer was killed.
     """
-    lines = read_bytes(path, FILE_BYTES).split(b"\n")[:-1]
+    lines = read_bytes(path, RECORD_BYTES).split(b"\n")[:-1]
     try:
         records = [json.loads(line) for line in lines]
     except (ValueError, RecursionError):

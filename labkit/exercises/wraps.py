@@ -128,7 +128,8 @@ def with_notes(result: Any) -> Any:
 def _noting_class() -> Any:
     from mpi4py import MPI
 
-    from mpiwatch.wrapper import CommWrapper, is_in_place
+    from mpiwatch.arguments import is_in_place
+    from mpiwatch.wrapper import CommWrapper
 
     class NotedRequest(MPI.Request):
         """A request that notes when it is tested and waited for, and which array MPI reads or writes."""

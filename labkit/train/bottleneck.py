@@ -152,6 +152,12 @@ class Straggler(Callback):
         """Return how many steps were begun, since the delays depend on it."""
         return {"step": np.array(self._step)}
 
+    def check(self, state: Mapping[str, np.ndarray], done: int) -> None:
+        """Raise ValueError unless `state` has a number of steps that can be done."""
+        step = state.get("step")
+        if step is None or step.ndim or step.dtype.kind != "i" or not 0 <= step <= done:
+            raise ValueError(f"expected at most {done} delayed steps, found {step}")
+
     def resume(self, state: Mapping[str, np.ndarray]) -> None:
         """Skip the delays of the steps before the break."""
         for _ in range(int(state["step"])):

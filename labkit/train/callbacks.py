@@ -76,6 +76,9 @@ class Callback:
         """Return what a checkpoint keeps of this callback on this rank. Collective."""
         return {}
 
+    def check(self, state: Mapping[str, np.ndarray], done: int) -> None:
+        """Raise ValueError if `state` cannot be what `state` returned on a rank after `done` steps."""
+
     def resume(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from what `state` returned on this rank before the break. Collective."""
 
@@ -155,6 +158,17 @@ class Timeline(Callback):
         steps = self._own()
         columns = {name: np.array([getattr(step, name) for step in steps]) for name in names}
         return {**columns, "total_s": np.array(self.total_s)}
+
+    def check(self, state: Mapping[str, np.ndarray], done: int) -> None:
+        """Raise ValueError unless `state` has a number for each field of the same steps."""
+        names = [each.name for each in fields(Step) if each.name not in WITHOUT_SPANS]
+        steps = min(done, MOST)
+        for name in sorted({*names, "total_s"} | state.keys()):
+            array, shape = state.get(name), () if name == "total_s" else (steps,)
+            if name not in (*names, "total_s"):
+                raise ValueError(f"expected times of steps, found {name}")
+            if array is None or array.shape != shape or array.dtype.kind not in "if":
+                raise ValueError(f"expected {name} of {steps} steps, found another array or none")
 
     def resume(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on after these steps."""

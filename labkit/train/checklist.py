@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from labkit.files import read_input
 
 PARTS = "compute_s", "wait_s", "communication_s"
 RAW = "run.json", "model.npz", "iterations.csv", "trace.json"
@@ -93,12 +96,13 @@ def missing(directory: str | Path) -> list[str]:
     """
     directory = Path(directory)
     try:
-        run = json.loads((directory / "run.json").read_text(encoding="utf-8"))
+        run = json.loads(read_input(directory / "run.json").decode())
     except (OSError, ValueError) as error:
         raise ValueError(f"expected a run's folder with run.json, got {directory}: {error}") from None
     rows: list[dict[str, str]] = []
-    with suppress(OSError), (directory / "iterations.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    with suppress(OSError):
+        text = read_input(directory / "iterations.csv").decode()
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
     record = Record(run, rows, frozenset(path.name for path in directory.iterdir()))
     left_out = []
     for name, needed in ITEMS.items():

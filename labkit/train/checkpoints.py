@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
 from pathlib import Path
 from types import FrameType
@@ -22,12 +22,13 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.comm import CollectiveError, all_or_none, sleeping_barrier
-from labkit.files import atomic_write
+from labkit.files import atomic_write, check_input
 from labkit.nn import Model
 from labkit.nn.store import read_arrays
 from labkit.train.callbacks import Callback
 from labkit.train.overlap import StepAveraging
 from labkit.train.steps import Epoch
+from labkit.train.stored import check_fields, check_type, shortened
 from mpiwatch.report import ranks_phrase
 
 FORMAT = "labkit checkpoint 6"
@@ -157,12 +158,14 @@ class Saving:
         Raise CollectiveError on every rank, before any array changes, if the checkpoint does not fit.
         """
         comm = self._comm
+        expected = self._averaging.whole_state() if self._all_equal else {}
 
         def read() -> tuple[Any, dict[str, np.ndarray]]:
             if comm.rank:
                 return None, {}
             about, arrays = read_checkpoint(self._checkpoints.file)
             self._check(about)
+            self._check_arrays(about, arrays, expected)
             return self._parts(about, arrays), arrays
 
         parts, arrays = all_or_none(comm, read)
@@ -232,6 +235,38 @@ class Saving:
                 f"{self._comm.size}: {why}"
             )
 
+    def _check_arrays(
+        self,
+        about: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray],
+        whole: Mapping[str, np.ndarray],
+    ) -> None:
+        """Raise ValueError unless the arrays are those of the run: `whole` once, and each rank's own.
+
+        Arrays of callbacks are checked only if each rank goes on with those of before.
+        """
+        expected = dict(whole)
+        for rank, progress in enumerate(about["progress"]):
+            expected |= {f"rank {rank}/{name}": array for name, array in self._own.items()}
+            before = f"rank {rank}/record/"
+            records = {name: array for name, array in arrays.items() if name.startswith(before)}
+            for name, callback in self._callbacks.items():
+                prefix = f"{before}{name}/"
+                state = {key.removeprefix(prefix): records[key] for key in records if key.startswith(prefix)}
+                if state and len(about["progress"]) == self._comm.size:
+                    try:
+                        callback.check(state, progress["done"])
+                    except ValueError as error:
+                        raise ValueError(f"{self._checkpoints.file} makes no sense: {error}") from None
+            expected |= records
+        file = self._checkpoints.file
+        for name in sorted(expected.keys() | arrays.keys()):
+            found, like = arrays.get(name), expected.get(name)
+            if found is None or like is None or (found.shape, found.dtype) != (like.shape, like.dtype):
+                raise ValueError(
+                    f"{file} does not fit the run: {name} is {_form(found)}, expected {_form(like)}"
+                )
+
     def _parts(
         self, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
     ) -> list[tuple[list[Epoch], dict[str, np.ndarray]]]:
@@ -278,6 +313,10 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
+def _form(array: np.ndarray | None) -> str:
+    return "missing" if array is None else f"an array of shape {array.shape} and dtype {array.dtype}"
+
+
 def write_checkpoint(file: Path, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Write a checkpoint. `about` is anything that JSON can hold. Raise OSError if that fails.
 
@@ -292,9 +331,11 @@ def write_checkpoint(file: Path, about: Mapping[str, Any], arrays: Mapping[str, 
 def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the description and the arrays of a checkpoint.
 
-    Raise ValueError if the file is missing, damaged or not a checkpoint.
+    Raise ValueError if the file is missing, damaged or not a checkpoint, or if it is whole but its
+    description is none.
     """
     try:
+        check_input(file)
         content = read_arrays(file)
     except FileNotFoundError:
         raise ValueError(f"expected the checkpoint {file}, found no such file") from None
@@ -306,7 +347,47 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise ValueError(f"expected a whole checkpoint, {error}") from None
     if "about" not in content:
         raise ValueError(f"expected a checkpoint, found another kind of file: {file}")
-    about = json.loads(content.pop("about").tobytes())
-    if (version := about.pop("format")) != FORMAT:
-        raise ValueError(f"expected the format {FORMAT!r}, found {version!r} in {file}")
+    try:
+        about = json.loads(content.pop("about").tobytes())
+        check_type("the description", about, dict)
+        version = about.pop("format", None)
+        if version != FORMAT:
+            raise ValueError(f"expected the format {FORMAT!r}, found {shortened(version)}")
+        check_description(about)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file} makes no sense: {error}") from None
     return about, content
+
+
+def check_description(about: Mapping[str, Any]) -> None:
+    """Raise ValueError unless a description has the parts of a checkpoint's, each of its type."""
+    for name, kind in {"run": dict, "settings": dict, "samples": list, "progress": list}.items():
+        check_type(name, about.get(name), kind)
+    progress, samples = about["progress"], about["samples"]
+    if not progress or len(progress) != len(samples):
+        raise ValueError(
+            f"expected progress and samples of each rank, found {len(progress)} and {len(samples)}"
+        )
+    for count in samples:
+        _check_count("samples", count)
+    if not sum(samples):
+        raise ValueError("expected samples on some rank, found none")
+    for rank, reached in enumerate(progress):
+        check_type(f"the progress of rank {rank}", reached, dict)
+        for name in "done", "epoch", "step":
+            _check_count(name, reached.get(name))
+        check_type("rows", reached.get("rows"), list)
+        if not reached["rows"] or len(reached["rows"]) != len(progress[0]["rows"]):
+            raise ValueError(
+                f"expected a row for each epoch of each rank, found {len(reached['rows'])} of rank {rank}"
+            )
+        for row in reached["rows"]:
+            check_fields(Epoch, row)
+            if {"epoch", "rank"} - row.keys() or row.keys() - {each.name for each in fields(Epoch)}:
+                raise ValueError(f"expected the record of an epoch, found {shortened(row)}")
+
+
+def _check_count(name: str, value: object) -> None:
+    check_type(name, value, int)
+    if not 0 <= value < 1 << 63:  # type: ignore[operator]
+        raise ValueError(f"expected a count of {name}, found {shortened(value)}")

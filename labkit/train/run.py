@@ -49,6 +49,7 @@ from labkit.train.run_record import (
 )
 from labkit.train.settings import Settings
 from labkit.train.steps import Epoch, Step
+from labkit.train.stored import check_fields, check_type
 from labkit.units import MIB
 
 # What --augment does to the images of a data set: digits must not be mirrored.
@@ -100,7 +101,9 @@ def run(
     slow = all_or_none(comm, lambda: [bottleneck.parse(text) for text in settings.bottleneck])
     links = all_or_none(
         comm,
-        lambda: bottleneck.links(slow, comm.size, parse_link(settings.link) if settings.link else None),
+        lambda: bottleneck.links(
+            slow, comm.size, None if settings.link is None else parse_link(settings.link)
+        ),
     )
     if links and settings.algorithm == "shared-memory":
         raise CollectiveError("--algorithm shared-memory sends no messages, so there is no link to emulate")
@@ -278,8 +281,23 @@ def _stored(comm: MPI.Intracomm, out: Path) -> dict[str, Any]:
     It says when the run was "started", on which "preset" and on how many "ranks", and how many "steps" are
     done. Raise CollectiveError on every rank if there is none, or if it is damaged.
     """
-    read = all_or_none(comm, lambda: None if comm.rank else read_checkpoint(out / CHECKPOINT)[0])
-    about: dict[str, Any] = comm.bcast(read)
+
+    def read() -> dict[str, Any] | None:
+        if comm.rank:
+            return None
+        description, _ = read_checkpoint(out / CHECKPOINT)
+        stored = description["settings"]
+        try:
+            check_fields(Settings, stored)
+            for name in "started", "preset":
+                check_type(name, stored.get(name), str, type(None))
+            if stored.get("preset") not in (None, *PRESETS):
+                raise ValueError(f"there is no preset {stored['preset']!r}")
+        except ValueError as error:
+            raise ValueError(f"{out / CHECKPOINT} makes no sense: {error}") from None
+        return description
+
+    about: dict[str, Any] = comm.bcast(all_or_none(comm, read))
     return {**about["settings"], "ranks": len(about["progress"]), "steps": about["progress"][0]["done"]}
 
 

@@ -65,7 +65,7 @@ def test_a_rank_that_it_started_starts_no_ranks_whatever_the_launcher_sets() -> 
     ("options", "message"),
     [
         (("--ranks", "3"), "all 2 ranks: expected 3 ranks (--ranks), got 2 from mpiexec"),
-        (("--plot", "nowhere/costs.png"), "there is no folder"),
+        (("--plot", "nowhere/costs.png"), "there is no such folder"),
     ],
 )
 def test_wrong_options_are_reported_before_anything_is_measured(

@@ -6,6 +6,7 @@ fork of its own, and prints the exit status of each. So Python starts once for a
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -14,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+
+import numpy as np
 
 LIMIT_S = 300  # for one call, on a busy machine
 LONG = "9" * 400
@@ -31,6 +34,8 @@ LINKS = *BANDWIDTHS[:-2], "1gbit+", "1gbit+x", f"1gbit+{LONG}s", "+", "1gbit+5ms
 NEW_PLACES = "", "x" * 300, "x/" * 3000 + "x", "file/x", "/dev/null/x"
 NO_FOLDERS = *NEW_PLACES, "absent", "empty", "file"
 UNKNOWN = "--nonsense", "--ou", "-z", "--out=", "--json=", "---", "--no-lr"
+RUN = "--batch", "500", "--optimizer", "adamw", "--checkpoint-every", "1"
+RESUME = "train", "--resume", "run", "--epochs", "2"
 TRAIN = "train --out out --iterations 1"
 
 # For each command, an option or argument and values that the command must refuse.
@@ -132,7 +137,28 @@ def damaged(random: Random, content: Any) -> bytes:
         return json.dumps(changed).encode()
 
 
-def one(random: Random, run: Mapping[str, str]) -> Case:
+def senseless(random: Random, checkpoint: bytes) -> bytes:
+    """Return a checkpoint with valid checksums, in which the description or an array makes no sense."""
+    with np.load(io.BytesIO(checkpoint)) as stored:
+        arrays = dict(stored)
+    if random.random() < 0.7:
+        about = json.loads(arrays["about"].tobytes())
+        text = damaged(random, about)
+        while not text.startswith(b"{"):  # another fault of `damaged`
+            text = damaged(random, about)
+        arrays["about"] = np.frombuffer(text, np.uint8)
+    else:
+        name = random.choice(sorted(arrays.keys() - {"about"}))
+        array = arrays.pop(name)
+        changed = [array.astype(np.float64), array[..., None], array.astype(str), np.zeros(3, np.int64)]
+        if number := random.randrange(5):
+            arrays[name] = changed[number - 1]
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def one(random: Random, run: Mapping[str, str], checkpoint: bytes) -> Case:
     """Return a malformed input. `run` are the files of a run's folder as text, by name."""
 
     def option() -> Case:
@@ -157,7 +183,10 @@ def one(random: Random, run: Mapping[str, str]) -> Case:
         )
         return Case(words, (0, 1, 2), variables, {name: damaged(random, content)})
 
-    return random.choice([*[option] * 6, variable, *[a_file] * 3])()
+    def a_checkpoint() -> Case:
+        return Case(RESUME, (0, 2), {}, {"run/checkpoint.npz": senseless(random, checkpoint)})
+
+    return random.choice([*[option] * 6, variable, *[a_file] * 3, a_checkpoint])()
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from tests.cli.malformed import LONG, NOTEBOOK, Case, one
+from tests.cli.malformed import LONG, NOTEBOOK, RESUME, RUN, Case, one, senseless
 from tests.conftest import run_python, thorough
 
 CASES, PARTS = 500, 20
@@ -45,7 +45,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty").mkdir()
     (folder / "file").write_text("1\n")
     (folder / "notebook.ipynb").write_text(json.dumps(NOTEBOOK))
-    run_python("-m", "labkit", "train", "--out", "run", "--iterations", "2", cwd=folder)
+    training = ("train", "--out", "run", *RUN, "--epochs", "1")
+    run_python("-m", "labkit", *training, cwd=folder)
     return folder
 
 
@@ -90,6 +91,20 @@ def test_inputs_that_once_ended_in_a_traceback(folder: Path, tmp_path: Path) -> 
 def test_malformed_inputs(part: int, folder: Path, tmp_path: Path) -> None:
     """The first part is a handful; the others are 500 together."""
     run = {name: (folder / "run" / name).read_text() for name in ("run.json", "iterations.csv")}
+    checkpoint = (folder / "run/checkpoint.npz").read_bytes()
     random = Random(part)
-    cases = [one(random, run) for _ in range(CASES // PARTS if part >= 0 else 8)]
+    cases = [one(random, run, checkpoint) for _ in range(CASES // PARTS if part >= 0 else 8)]
+    assert faults(cases, folder, tmp_path) == ""
+
+
+CHECKPOINTS = 120
+
+
+@pytest.mark.parametrize("count", [4, thorough(CHECKPOINTS)])
+def test_checkpoints_that_are_whole_and_make_no_sense(count: int, folder: Path, tmp_path: Path) -> None:
+    checkpoint = (folder / "run/checkpoint.npz").read_bytes()
+    random = Random(1)
+    cases = [
+        Case(RESUME, (0, 2), {}, {"run/checkpoint.npz": senseless(random, checkpoint)}) for _ in range(count)
+    ]
     assert faults(cases, folder, tmp_path) == ""

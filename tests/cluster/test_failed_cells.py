@@ -64,43 +64,50 @@ def test_messages_of_a_failed_cell_are_of_no_consequence(shared: Kernel, fault: 
     assert printed(shared, cell) == [f"{(rank - 1) % 4 * 11}" for rank in range(4)]
 
 
-def test_every_reference_to_a_communicator_goes_on_with_the_fresh_one(shared: Kernel) -> None:
-    shared.run(
+def test_the_world_goes_on_and_what_was_made_from_it_names_the_cell_to_run_again(shared: Kernel) -> None:
+    made = shared.run(
         "%%px\nworld, alias = MPI.COMM_WORLD, comm\nhalf = comm.Split(rank // 2)\n"
         "ring = comm.Create_cart([size], [True])\nraw = MPI.Intracomm(comm)\n"
-        "class Holder:\n    def __init__(self, held): self.held = held\n"
-        "holder = Holder([half, comm])\ndef closure(inner):\n    return lambda: inner.allreduce(1)\n"
-        "counts = closure(half)\n"
+        "window = MPI.Win.Allocate(8, comm=comm)\nside = comm.Split(rank % 2)\n"
+        "across = side.Create_intercomm(0, comm, 1 - rank % 2, 4)\n"
+        "request = half.Irecv(np.zeros(1), 0, 99)"
     )
-    every = "(world, alias, half, ring, raw, holder.held[0], holder.held[1])"
-    send = f"for one in {every}:\n    one.Isend(np.full(3, -1.0), (one.rank + 1) % one.size, 1)\n"
+    assert "Error" not in made, made
+    cell = last_number(shared)
+    send = "for one in (world, alias):\n    one.Isend(np.full(3, -1.0), right, 1)\n"
     assert "ZeroDivisionError" in shared.run(f"%%px\n{send}1 / 0")
-    cell = (
-        f"found = []\nx = np.full(3, float(rank))\nfor one in {every}:\n    y = np.empty(3)\n"
-        "    one.Sendrecv(x, (one.rank + 1) % one.size, 1, y, (one.rank - 1) % one.size, 1)\n"
-        "    found.append(int(y[0]))\n"
-        "found += [counts(), *ring.Get_topo()[0], ring.Get_coords(ring.rank)[0], MPI.COMM_WORLD is comm]\n"
-        "print(found)"
+    failed = last_number(shared)
+    exchange = (
+        "got = []\nfor one in (world, alias, comm):\n    y = np.empty(3)\n"
+        "    one.Sendrecv(np.full(3, float(rank)), right, 1, y, left, 1)\n    got.append(int(y[0]))\n"
+        "print(got, MPI.COMM_WORLD is comm)"
     )
-    pair = [1, 0, 3, 2]
-    assert printed(shared, cell) == [
-        str([*[(r - 1) % 4] * 2, pair[r], *[(r - 1) % 4] * 2, pair[r], (r - 1) % 4, 2, 4, r, True])
-        for r in range(4)
-    ]
-    shared.run("%%px\nhalf.Free()\nring.Free()")
+    assert printed(shared, exchange) == [f"{[(rank - 1) % 4] * 3} True" for rank in range(4)]
+    uses = {
+        "half.allreduce(1)": "communicator",
+        "half.Isend(np.ones(1), 0)": "communicator",
+        "ring.Sub([True])": "communicator",
+        "raw.Barrier()": "communicator",
+        "across.barrier()": "communicator",
+        "window.Fence()": "window",
+        "request.Wait()": "request of Irecv",
+        "MPI.Request.Waitall([request])": "request of Irecv",
+    }
+    for use, what in uses.items():
+        said = shared.run(f"%%px\n{use}")
+        again = rf"this {what}, made at cell \[{cell}\] line \d+: `.*`, ended when\s+cell \[{failed}\]"
+        assert re.search(again, said), said
+        assert re.search(rf"run\s+cell\s+\[{cell}\]\s+again", said), said
+    shared.run("%%px\nhalf.Free()\nring.Free()\nwindow.Free()")
+    assert printed(shared, "print(half.rank, ring.size)") == [f"{rank % 2} 4" for rank in range(4)]
 
 
-def test_an_inter_communicator_with_the_same_name_on_all_ranks_goes_on(shared: Kernel) -> None:
-    shared.run(
-        "%%px\nside = comm.Split(rank % 2)\n"
-        "across = MPI.Intracomm(side).Create_intercomm(0, MPI.Intracomm(comm), 1 - rank % 2, 4)\n"
-    )
-    shared.run("%%px\nsending = across.isend('old', side.rank, 2)\n1 / 0")
-    cell = "sending = across.isend(('new', rank), side.rank, 2)\nprint(across.recv(source=side.rank, tag=2))"
-    assert printed(shared, cell) == [f"('new', {rank})" for rank in (1, 0, 3, 2)]
+def last_number(kernel: Kernel) -> str:
+    """Return the number of the last cell."""
+    return kernel.run("print(len(In) - 2)").strip()
 
 
-def test_a_communicator_that_not_all_ranks_got_is_null(shared: Kernel) -> None:
+def test_a_communicator_that_not_all_ranks_got_does_no_harm(shared: Kernel) -> None:
     said = shared.run("%%px\nif rank:\n    part = comm.Split(0)\nelse:\n    1 / 0")
     assert "ZeroDivisionError" in said
     assert printed(shared, "part = comm.Split(0)\nprint(part.allreduce(rank))") == ["6"] * 4
@@ -130,16 +137,6 @@ def test_collectives_and_persistent_requests_left_over_do_no_harm(shared: Kernel
         "print(out[0], comm.allreduce(rank))"
     )
     assert printed(shared, cell) == ["8.0 6"] * 4
-
-
-def test_a_window_of_a_failed_cell_still_works(shared: Kernel) -> None:
-    shared.run(
-        "%%px\nmemory = np.full(2, float(rank))\nwindow = MPI.Win.Create(memory, comm=comm)\nwindow.Fence()"
-    )
-    shared.run("%%px\ncomm.isend(1, right, 2)\n1 / 0")
-    cell = "got = np.empty(2)\nwindow.Fence()\nwindow.Get(got, right)\nwindow.Fence()\nprint(got[0])"
-    assert printed(shared, cell) == [f"{(rank + 1) % 4}.0" for rank in range(4)]
-    shared.run("%%px\nwindow.Free()")
 
 
 def test_functions_that_a_client_applies_count_as_cells(shared: Kernel) -> None:

@@ -10,6 +10,7 @@ the next one. Rank 0 appends a line of JSON to RESULTS for each.
 
 from __future__ import annotations
 
+import gc
 import json
 import runpy
 import sys
@@ -17,7 +18,7 @@ from time import sleep
 
 from mpi4py import MPI
 
-from mpiwatch import findings, messages, operations, strict
+from mpiwatch import findings, operations, strict, under_way
 from mpiwatch.communicators import resume, watch_world
 from mpiwatch.processes import sweep_after_this_job
 from mpiwatch.recorder import CellState
@@ -61,12 +62,13 @@ def meet() -> None:
 
 def forget_all() -> None:
     """Clear what strict mode has found and noted of a program."""
-    operations.report_never_completed(only_lost=False)
-    findings.report_never_freed(only_lost=False)
+    gc.collect()  # requests that the program has dropped
+    operations.report_never_completed(only_dropped=False)
+    findings.report_never_freed(only_dropped=False)
     findings.take()
     findings.active.clear()
-    left_behind.extend(messages._unfinished)  # they would look like messages of the next program
-    messages._unfinished.clear()
+    left_behind.extend(under_way.unfinished)  # they would look like messages of the next program
+    under_way.unfinished.clear()
     operations.headers_sent.clear()
     operations.headers_received.clear()
 
@@ -84,7 +86,8 @@ for path in sys.argv[4:]:
     found = strict.collect(world) if isinstance(world, StrictComm) and not has_failed else []
     forget_all()
     del operations.exchanges[kept:]
-    messages.under_way.requests = []
+    left_behind.extend(under_way.under_way.dropped)
+    under_way.under_way.__init__()  # type: ignore[misc]
     if world.rank == 0:
         row = {"path": path, "ranks": everyone, "findings": json.loads(findings.to_json(found))}
         with open(sys.argv[1], "a") as file:

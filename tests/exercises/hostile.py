@@ -96,7 +96,7 @@ ATTACKS: dict[str, Attack] = {
         possible=PROCESSES,
     ),
     "writes to its ancestors' memory": Attack(
-        VERDICT + "done = 0\nfor pid in ancestors():\n"
+        VERDICT + "done = 0\nfor pid in set(ancestors()) - {1}:\n"  # bubblewrap's own, inside the sandbox
         "    try:\n"
         "        place = int(open(f'/proc/{pid}/maps').readline().partition('-')[0], 16)\n"
         "        with open(f'/proc/{pid}/mem', 'r+b', buffering=0) as file:\n"

@@ -32,6 +32,7 @@ from labkit.exercises.on_call import (
     hang_rows,
 )
 from mpiwatch import communicators
+from mpiwatch.renewal import renewal
 from mpiwatch.report import Report
 from mpiwatch.waiting import HangError
 
@@ -45,7 +46,7 @@ def own_outcome(name: str) -> object:
     try:
         return dict(on_call_job.measure(name))
     except HangError as error:
-        communicators.renewal_is_due = True
+        renewal.is_due = True
         return error.report
 
 
@@ -53,8 +54,8 @@ def read(words: list[str], name: str) -> set[Finding]:
     """Return what an experiment reads, on all ranks; if the machine is too busy, repeat it a few times."""
     for attempt in range(ATTEMPTS):
         outcome = own_outcome(name)
-        if communicators.renewal_is_due_on_any_rank():  # as before a notebook's next cell
-            communicators.renew(MPI.COMM_WORLD, {"job": on_call_job._job})
+        if renewal.is_due_on_any_rank():  # as before a notebook's next cell
+            renewal.renew(MPI.COMM_WORLD, "an experiment failed")
         outcomes = MPI.Intracomm(MPI.COMM_WORLD).allgather(outcome)
         reports = [each for each in outcomes if isinstance(each, Report)]
         try:
@@ -90,7 +91,7 @@ def main() -> None:
     parser.add_argument("--causes", action="store_true")
     options = parser.parse_args()
     world = communicators.watch_world(deadline_s=DEADLINE_S)
-    communicators.prepare_renewal(world)
+    renewal.prepare(world)
     counts: Counter[str] = Counter()
     began = perf_counter()
     for seed, setting in settings(options, world.size):

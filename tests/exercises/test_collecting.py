@@ -331,4 +331,5 @@ def test_a_folder_that_cannot_be_written_is_an_error(folder: Path) -> None:
     (folder / "digits.npz").mkdir()
     done = CliRunner().invoke(command, [str(folder)])
     assert done.exit_code == 2
-    assert done.output == f"Error: my_ddp.py cannot be written to {folder}: Is a directory.\n"
+    why = f"digits.npz cannot be written to {folder}: expected a plain file, found a folder."
+    assert done.output == f"Error: {why}\n"

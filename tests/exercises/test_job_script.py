@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
+from labkit.exercises import sandbox
 from labkit.exercises.job_script import option_faults, run_faults, seconds_of
 from labkit.exercises.nb09 import job_script
 
@@ -78,3 +82,44 @@ def test_a_wrong_command_is_named(old: str, new: str, finding: str) -> None:
 )
 def test_time_limits_of_slurm(limit: str, seconds: int) -> None:
     assert seconds_of(limit) == seconds
+
+
+@pytest.fixture(params=["in a sandbox", "without one"])
+def machine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a file that the commands of this machine write to which start jobs elsewhere."""
+    if request.param == "without one":
+        monkeypatch.setattr(sandbox, "refusal", lambda: "none here")
+    elif sandbox.refusal():
+        pytest.skip(sandbox.refusal())
+    noted = tmp_path / "noted"
+    for name in ("sbatch", "srun", "ssh", "scontrol", "crontab", "no-list-has-this"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} >> {noted}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return noted
+
+
+@pytest.mark.parametrize(
+    ("line", "finding"),
+    [
+        ("sbatch --dependency=afterany:$SLURM_JOB_ID $0", "the script calls `sbatch --dependency=afterany"),
+        ("echo '* * * * * job' | crontab -", "the script calls `crontab -`: a job that submits jobs"),
+        ("scontrol show job; ssh host true; no-list-has-this", ""),
+    ],
+)
+def test_a_check_starts_no_jobs_elsewhere(line: str, finding: str, machine: Path) -> None:
+    """A script that submits itself would do so in the check, and its job again."""
+    faults = list(run_faults(changed("export OMP", f"{line}\nexport OMP")))
+    assert not machine.exists()
+    assert finding in "\n".join(faults)
+    assert bool(faults) == bool(finding)
+
+
+def test_ranks_that_another_launcher_starts_are_named(machine: Path) -> None:
+    faults = list(run_faults(changed("mpiexec -n", "srun -n")))
+    assert "without calling mpiexec, but `srun -n 4 labkit train" in faults[0]
+    assert not machine.exists()
+
+
+def test_a_script_of_a_megabyte_is_refused() -> None:
+    assert "1,0" in next(option_faults(SCRIPT + "#" * 1_000_000))

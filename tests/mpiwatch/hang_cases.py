@@ -58,7 +58,22 @@ HANGS = {
     ),
     "in a communicator of some ranks": (
         "half = comm.Split(rank % 2)\nif rank != 3:\n    half.Barrier()",
-        [r"rank 3 never joined", r"rank 1 is waiting in Barrier"],
+        [
+            r"rank 3 never joined collective #1 \(Barrier\) on the communicator of ranks 1, 3 \(Split\)",
+            r"rank 1 is waiting in Barrier",
+        ],
+    ),
+    "in two communicators": (
+        "half = comm.Split(rank % 2)\n(half if rank == 0 else comm).Barrier()",
+        [
+            r"rank 0 never joined collective #\d \(Barrier\)",
+            r"rank 0 .*waiting in Barrier \(#1\) on the communicator of ranks 0, 2 \(Split\)",
+        ],
+    ),
+    "a function of another cell": (
+        "exec(compile('def meet(comm):\\n    comm.Barrier()\\n', '<string>', 'exec'))\n"
+        "if rank:\n    meet(comm)",
+        [r"ranks 1–3 are waiting in Barrier \(#1\) at cell line 4: `meet\(comm\)` via cell line 2"],
     ),
     "Iprobe in a loop": (
         "if rank:\n    comm.deadline_s = 0.3\n    while not comm.Iprobe(source=0, tag=5):\n        pass",

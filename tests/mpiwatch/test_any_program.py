@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from mpiwatch import HANG_EXIT_CODE
 from mpiwatch.launch import Options, command_line, parse
 from mpiwatch.processes import alive
 from mpiwatch.program import Parent
@@ -57,6 +58,18 @@ def program(tmp_path: Path) -> Any:
         return path
 
     return write
+
+
+def test_a_report_names_the_programs_line_and_the_helpers(tmp_path: Path) -> None:
+    (tmp_path / "dist.py").write_text("def meet(comm):\n    total = 0\n    comm.Barrier()\n")
+    path = tmp_path / "program.py"
+    path.write_text(
+        "from mpi4py import MPI\nimport dist\nif MPI.COMM_WORLD.rank:\n    dist.meet(MPI.COMM_WORLD)\n"
+    )
+    said = run(*LABKIT, "-n", P, path, code=HANG_EXIT_CODE)
+    assert "at program.py line 4: `dist.meet(MPI.COMM_WORLD)` via dist.py line 3: `comm.Barrier()`" in said, (
+        said
+    )
 
 
 def test_the_command_line_of_a_rank_is_read_as_it_was_written() -> None:

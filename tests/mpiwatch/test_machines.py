@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
@@ -18,11 +20,13 @@ from mpiwatch.machines import (
     MOST_WAITING_BYTES,
     SLOT_BYTES,
     Connection,
+    FrameError,
     Hub,
     Kind,
     Listener,
     Relay,
     addresses,
+    decode,
     find_hub,
     shake_hands,
 )
@@ -174,19 +178,31 @@ def test_a_program_in_place_of_the_hub_is_refused() -> None:
 
 def test_frames_arrive_whole_however_they_are_cut() -> None:
     sender, receiver = map(Connection, connected())
-    sent = [bytes([i % 251]) * (i * 7919 % 300_000) for i in range(40)]
-    received: list[bytes] = []
-    for payload in sent:
-        sender.send(Kind.SLOTS, payload)  # more than the socket takes at once; the rest waits
-        received += [part for _, part in receiver.receive()]
+    sent = [[(i, i * 8, bytes([i % 251]) * (i * 7919 % 300_000))] for i in range(40)]
+    received: list[object] = []
+    for changes in sent:
+        sender.send(Kind.SLOTS, changes)  # more than the socket takes at once; the rest waits
+        received += [value for _, value in receiver.receive()]
     while sender.leaving:
         sender.flush()
-        received += [part for _, part in receiver.receive()]
-    assert received + [part for _, part in receiver.receive()] == sent
+        received += [value for _, value in receiver.receive()]
+    assert received + [value for _, value in receiver.receive()] == sent
     sender.close()
     with pytest.raises(ConnectionError):
         list(receiver.receive())
     receiver.close()
+
+
+NO_FRAMES = b"", b"\0", b"\1\0\0", b"\1" + bytes(11) + b"\t", b"\3{}", b"\3" + bytes(8)
+
+
+@pytest.mark.parametrize("content", NO_FRAMES)
+def test_a_frame_that_nobody_sends_is_refused_and_nothing_in_it_is_executed(content: bytes) -> None:
+    with pytest.raises(FrameError):
+        decode(content)
+    for harmful in pickle.dumps(Path("x")), b"\1cos\nsystem\n(S'false'\ntR.":
+        with pytest.raises(FrameError):
+            decode(harmful)
 
 
 @pytest.mark.parametrize("why", [*Reason, *Mismatch])

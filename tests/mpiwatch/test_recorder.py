@@ -15,11 +15,13 @@ from time import monotonic
 import pytest
 
 from mpiwatch import FLIGHT_RECORDER
+from mpiwatch.places import file_label, frames_in, place_in
 from mpiwatch.recorder import (
     ERROR_BYTES,
     FILE_BYTES,
     HISTORY_CALLS,
     NAME_BYTES,
+    ORIGIN_BYTES,
     PLACE_BYTES,
     PURPOSE_BYTES,
     REPORT_BYTES_PER_RANK,
@@ -27,9 +29,10 @@ from mpiwatch.recorder import (
     FlightRecorder,
     WaitingIn,
     fit,
+    write_members,
 )
 from mpiwatch.report import Activity, Reason, Report
-from mpiwatch.snapshot import file_label, frames_in, student_line, take_snapshot
+from mpiwatch.snapshot import take_snapshot
 
 
 def fill(recorder: FlightRecorder, character: str) -> Report:
@@ -43,8 +46,12 @@ def fill(recorder: FlightRecorder, character: str) -> Report:
         slot.message_operation, slot.message_peer, slot.message_tag = name, huge, huge
         slot.message_purpose = fit(text, PURPOSE_BYTES)
         slot.place, slot.error = fit(text, PLACE_BYTES), fit(text, ERROR_BYTES)
+        slot.failed_call, slot.message_rival = fit(text, ERROR_BYTES), fit(text, ORIGIN_BYTES)
         for i in range(HISTORY_CALLS):
-            numbers = ((1 << 28) - 1, huge, huge, huge, huge)
+            row = len(recorder.rows) - 1
+            recorder.rows[row].made_by = name
+            write_members(recorder.rows[row], range(0, recorder.size, 2))
+            numbers = ((1 << 28) - 1, row, huge, huge, huge)
             slot.history[i] = Call(*numbers, name, b"complex256", b"REPLACE", fit(text, FILE_BYTES))
     report = take_snapshot(recorder, Reason.TIMED_OUT, 1e300 / 3, range(recorder.size), 0)
     # No rank of these has an error: add what a rank that raised would have.
@@ -111,6 +118,15 @@ def test_a_full_disk_is_an_error_in_one_folder_after_the_other(
     assert not list(tmp_path.iterdir())
 
 
+def test_the_file_grows_with_the_number_of_ranks_and_not_with_its_square() -> None:
+    sizes = {}
+    for ranks in (4, 64, 1024):
+        path = Path(FlightRecorder.create(ranks))
+        sizes[ranks] = path.stat().st_size
+        path.unlink()
+    assert sizes[64] < 17 * sizes[4] and sizes[1024] < 17 * sizes[64]
+
+
 def test_a_report_is_never_read_while_it_is_written(recorder: FlightRecorder) -> None:
     program = """
 import sys
@@ -154,7 +170,7 @@ def test_text_that_does_not_fit_is_cut_between_characters() -> None:
     assert fit("é" * 100, 32) == "é".encode() * 15
     assert file_label("/home/" + "ü" * 40 + ".py").decode() == "ü" * 15
     assert fit("\udcff", 32) == b"\\udcff"  # a byte of a file's name that is not UTF-8
-    assert student_line([]) == ""
+    assert place_in([]) == ""
 
 
 def test_only_the_owner_can_read_it(recorder: FlightRecorder) -> None:

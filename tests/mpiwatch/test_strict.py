@@ -241,3 +241,35 @@ def test_datatypes_are_compared_with_arrays_and_accesses_with_windows(run_text: 
     found = "parameter matching: ranks 0, 1: Allreduce was given MPI_FLOAT for an array of int32 (program.py"
     assert "Strict mode found an error:" in done.stdout and found in done.stdout
     assert done.returncode != 0  # MPICH's mpiexec may return a code of its own
+
+
+@pytest.mark.parametrize("room", ["", "bytearray(60_000), "])
+def test_an_object_that_a_plain_irecv_has_no_room_for_is_an_error(run_text: Run, room: str) -> None:
+    text = (
+        "if rank == 0:\n    comm.send(bytes(50_000), dest=1)\n"
+        f"else:\n    print(len(comm.irecv({room}source=0).wait()))\n"
+    )
+    done = run_text(text, *STRICT)
+    if room:
+        assert done.returncode == 0 and "50000" in done.stdout, done.stdout
+    else:
+        assert done.returncode != 0 and "irecv has room for 32768 bytes of a pickled object" in done.stdout
+        assert "never waited for" not in done.stdout
+
+
+def test_a_datatype_of_addresses_may_lead_into_another_array(run_text: Run) -> None:
+    text = (
+        "a, b = np.arange(4.0), np.arange(4.0) + 10\n"
+        "away = MPI.Get_address(b) - MPI.Get_address(a)\n"
+        "both = MPI.DOUBLE.Create_hindexed([4, 4], [0, away]).Commit()\n"
+        "block = MPI.DOUBLE.Create_indexed_block(8, [0]).Commit()\n"
+        "window = MPI.Win.Allocate(64, 8, comm=comm)\nwindow.Fence()\n"
+        "if rank == 0:\n    window.Put([a, 1, both], 1, (0, 1, block))\nwindow.Fence()\n"
+        "if rank == 1:\n    print(np.frombuffer(window.tomemory()).tolist())\nwindow.Fence()\n"
+        "both.Free()\nblock.Free()\nwindow.Free()\n"
+    )
+    for options in (STRICT, ["-m", "mpiwatch"]):
+        done = run_text(text, *options)
+        assert done.returncode == 0 and "[0.0, 1.0, 2.0, 3.0, 10.0, 11.0, 12.0, 13.0]" in done.stdout, (
+            done.stdout
+        )

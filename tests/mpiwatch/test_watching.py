@@ -53,6 +53,35 @@ def test_ranks_exit_after_a_hang_that_left_a_message(run: Run, programs: Path, p
     assert done.returncode == 0
 
 
+REPEATED = """
+import numpy as np
+from mpi4py import MPI
+from mpiwatch.communicators import watch
+
+comm, x, said = watch(), np.ones(3), []
+comm.deadline_s = 5.0
+for _ in range(4):
+    try:
+        if comm.rank == 0:
+            comm.Barrier()
+        else:
+            comm.Allreduce(MPI.IN_PLACE, x)
+    except Exception as error:
+        said.append(str(error).splitlines()[0].split()[-1])
+print(said, flush=True)
+"""
+
+
+@pytest.mark.parametrize("p", [2, 3, thorough(5)])
+def test_each_rank_is_told_once_of_each_report_although_all_catch_it(
+    run: Run, tmp_path: Path, p: int
+) -> None:
+    program = tmp_path / "repeated.py"
+    program.write_text(REPEATED)
+    done = run(p, program)
+    assert done.stdout.count("['#1.', '#2.', '#3.', '#4.']") == p, done.stdout
+
+
 LEFT_AND_RIGHT = "left, right, ones = (rank - 1) % size, (rank + 1) % size, np.ones(4)\n"
 EVERY_WAIT = """sent = comm.isend({"from": rank}, right, 2)
 assert comm.irecv(source=left, tag=2).wait() == {"from": left}

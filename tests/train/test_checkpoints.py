@@ -12,11 +12,14 @@ import pytest
 from labkit.train.checkpoints import read_checkpoint, write_checkpoint
 from tests.conftest import thorough
 
+REACHED = {"done": 1, "epoch": 1, "step": 1, "rows": [{"epoch": 1, "rank": 0}]}
+
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     arrays = {"parameters": np.arange(11, dtype=np.float32), "rank 0/buffers": np.ones((2, 1))}
-    write_checkpoint(tmp_path / "checkpoint.npz", {"run": {"model": "linear"}}, arrays)
+    about = {"run": {"model": "linear"}, "settings": {}, "samples": [3], "progress": [REACHED]}
+    write_checkpoint(tmp_path / "checkpoint.npz", about, arrays)
     return tmp_path / "checkpoint.npz"
 
 

@@ -34,7 +34,7 @@ DOCUMENTS = ("docs", "examples", "labkit/reports/figures")  # beside the noteboo
 @contextmanager
 def whole(folder: Path) -> Iterator[Path]:
     """Yield a new folder; its contents are in `folder` when the block ends, or nowhere if it raises."""
-    place = next(path for path in (folder, *folder.resolve().parents) if path.exists())  # on the same disk
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())  # on the same disk
     with TemporaryDirectory(prefix=".labkit-part-", dir=place) as part:
         yield Path(part)
         folder.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,7 @@ def wrong_messages(comm: MPI.Intracomm, right: int, left: int) -> Iterator[tuple
         [array(4), 3, D.Create_vector(1, 1, 2).Create_resized(0, 16).Commit()],
         [array(4)[:2], 2, D.Create_vector(2, 1, 3).Commit()],
         [array(8), D.Create_vector(3, 1, 4).Create_resized(0, 8).Commit()],
-        [array(4)[1:], 1, D.Create_hindexed([1], [-16]).Commit()],
+        [array(4)[1:], 1, D.Create_indexed([1], [-2]).Commit()],
     ):
         for name in "Send", "Ssend", "Rsend", "Bsend", "Isend", "Issend", "Irsend", "Ibsend", "Send_init":
             yield name, lambda name=name, m=message: getattr(comm, name)(m, right, 1)  # type: ignore[misc]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from mpi4py import MPI
 
 from mpiwatch import findings, operations
-from mpiwatch.messages import polls
+from mpiwatch.message_waits import polls
 from mpiwatch.operations import CollectiveOperation, Exchange, Operation, StrictRequest
 from mpiwatch.report import CallRecord
 
 
-def check_a_request_counts_as_lost_when_no_variable_refers_to_it(comm: MPI.Intracomm) -> None:
+def check_a_request_that_the_program_drops_is_reported(comm: MPI.Intracomm) -> None:
     def made() -> StrictRequest:
         call = Operation("Irecv", "line 1", MPI.COMM_SELF.Irecv(bytearray(1), MPI.PROC_NULL))
         request = StrictRequest(None, call)
@@ -18,13 +18,13 @@ def check_a_request_counts_as_lost_when_no_variable_refers_to_it(comm: MPI.Intra
         return request
 
     kept = made()
-    operations.report_never_completed(only_lost=True)
+    operations.report_never_completed(only_dropped=True)
     assert findings.take() == []
     made()
-    operations.report_never_completed(only_lost=True)
+    operations.report_never_completed(only_dropped=True)
     (found,) = findings.take()
     assert found.text == "the request of Irecv was never waited for" and not found.is_remark
-    operations.report_never_completed(only_lost=False)
+    operations.report_never_completed(only_dropped=False)
     (found,) = findings.take()
     assert kept.call is not None
 

@@ -1,0 +1,105 @@
+"""Copies of the modules of labkit and mpiwatch that a job in a sandbox imports. It sees no others.
+
+The others hold the references, and functions that do an exercise by themselves.
+"""
+
+from __future__ import annotations
+
+import ast
+import pickle
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from labkit.exercises.exercise import Case, Exercise
+
+SOURCES = Path(__file__).resolve().parents[2]
+PACKAGES = "labkit", "mpiwatch"
+JOB = "labkit.exercises.job"
+EVERYTHING = "*"  # stands for all names of a module
+NOTHING = ""  # for none: the module itself is imported
+
+
+def copy_for_job(exercise: Exercise, cases: Sequence[Case], folder: Path) -> None:
+    """Copy to a folder what a job of this exercise imports."""
+    # The job begins with its own program and with what the exercise gives it: pickles hold modules' names.
+    pickled = pickle.dumps((list(cases), exercise.wrap, exercise.digest))
+    names = {name.decode() for name in re.findall(rb"(?:labkit|mpiwatch)(?:\.\w+)+", pickled)}
+    names.add(JOB)
+    if exercise.on_ranks:
+        names.add("mpiwatch.__main__")
+    copy_modules(sorted(names), exercise.prelude, folder)
+
+
+def copy_modules(modules: Sequence[str], prelude: str, folder: Path) -> None:
+    """Copy these modules, and all of labkit and mpiwatch that they and the prelude import, to a folder.
+
+    Of a package, what no other module imports from it stays behind.
+    """
+    imported: dict[str, set[str]] = {}  # of each module, which of its names others import
+    waiting = [(module, EVERYTHING) for module in modules]
+    waiting += _imports(ast.parse(prelude))
+    while waiting:
+        module, name = waiting.pop()
+        path = _file_of(module)
+        if path is None or name in imported.get(module, ()):
+            continue
+        is_new = module not in imported
+        imported.setdefault(module, set()).add(name)
+        if "." in module:
+            waiting.append((module.rpartition(".")[0], NOTHING))
+        if path.name == "__init__.py":
+            if name not in (NOTHING, EVERYTHING):
+                waiting.append((f"{module}.{name}", EVERYTHING))
+            waiting += _imports(_reduced(path, imported[module]))
+        elif is_new:
+            waiting += _imports(ast.parse(path.read_bytes()))
+    for module, names in imported.items():
+        path = _file_of(module)
+        assert path is not None
+        copy = folder / path.relative_to(SOURCES)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if path.name == "__init__.py":
+            copy.write_text(ast.unparse(_reduced(path, names)))
+        else:
+            copy.write_bytes(path.read_bytes())
+
+
+def _file_of(module: str) -> Path | None:
+    """Return the file of a module of labkit or mpiwatch; None if there is no such module."""
+    if module.partition(".")[0] not in PACKAGES:
+        return None
+    place = SOURCES.joinpath(*module.split("."))
+    for path in (place.with_suffix(".py"), place / "__init__.py"):
+        if path.is_file():
+            return path
+    return None
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the modules of ours that are imported, with the names that are imported from them."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        waiting += ast.iter_child_nodes(node)
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield from ((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, EVERYTHING) for alias in node.names)
+
+
+def _reduced(path: Path, names: set[str]) -> ast.Module:
+    """Return the lines of a package that import these names of it; all lines if those do not suffice."""
+    tree = ast.parse(path.read_bytes())
+    package = ".".join(path.parent.relative_to(SOURCES).parts)
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module != "__future__"]
+    known = {alias.asname or alias.name for node in imports for alias in node.names}
+    others = names - known - {NOTHING, EVERYTHING}
+    if any(_file_of(f"{package}.{name}") is None for name in others):
+        return tree
+    for node in imports:
+        node.names = [alias for alias in node.names if (alias.asname or alias.name) in names]
+    tree.body = [node for node in imports if node.names]
+    return tree

@@ -1,0 +1,105 @@
+"""Communicators, windows, files and requests of before a failed cell: each use raises `EndedError`.
+
+`library_calls` knows the objects that are alive, and the line that made each.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from mpi4py import MPI
+
+from mpiwatch.library_calls import (
+    NOTED,
+    OF_OBJECTS,
+    RawComm,
+    RawIntercomm,
+    RawIntracomm,
+    live_objects,
+)
+from mpiwatch.places import place_of_instruction
+from mpiwatch.requests import EndedError, PolledRequest
+
+# Methods that no longer matter, and do nothing.
+ENDING = "Free", "Disconnect", "Close"
+# What can still be asked.
+ASKING = re.compile(r"Get_\w+|Is_\w+|Compare|tomemory|toint|fromint|py2f|f2py|free|fromhandle")
+OBJECT_CALLS = OF_OBJECTS | {"isend", "ibsend", "issend", "irecv", "iprobe", "improbe"}
+
+
+def explanation(what: str, place: str, because: str) -> str:
+    """Return why something cannot be used any more, and what to do."""
+    cell = re.match(r"cell \[(\d+)\]", place)
+    where = f" at {place}" if place else ""
+    again = f"run cell [{cell[1]}] again" if cell else "make it anew"
+    return f"this {what}, made{where}, ended when {because}: {again}"
+
+
+def _communicates(name: str) -> bool:
+    return name in OBJECT_CALLS or (name[0].isupper() and not ASKING.fullmatch(name))
+
+
+def _refuse(name: str) -> Any:
+    def refuse(self: Any, *arguments: Any, **named: Any) -> Any:
+        raise EndedError(vars(self)["_ended"])
+
+    refuse.__name__ = name
+    return refuse
+
+
+def _getattr(self: Any, name: str) -> Any:
+    """Refuse what its own class had, such as the methods of a grid."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    raise EndedError(vars(self)["_ended"])
+
+
+def _do_nothing(self: Any) -> None:
+    """Do nothing: what it would free has ended."""
+
+
+def _ended_class(own: type, what: str) -> type:
+    """Return a class whose methods raise EndedError, except those that ask for something."""
+    methods: dict[str, Any] = {"__doc__": f"A {what} of before a failed cell.", "__getattr__": _getattr}
+    for name in dir(own):
+        if name in ENDING:
+            methods[name] = _do_nothing
+        elif callable(getattr(own, name)) and _communicates(name):
+            methods[name] = _refuse(name)
+    return type(f"Ended{own.__name__}", (own,), methods)
+
+
+def _what(own: type) -> str:
+    if issubclass(own, RawComm):
+        return "communicator"
+    return "window" if own.__name__ == "Win" else own.__name__.lower()
+
+
+ENDED = {own: _ended_class(own, _what(own)) for own in NOTED}
+
+
+def end_others(world: Any, because: str) -> list[Any]:
+    """End all live communicators, windows and files but `world`; return copies of the communicators."""
+    copies = []
+    for made, live in live_objects():
+        own: Any = type(made)
+        while own not in NOTED:
+            own = own.__base__
+        if made is world or made is MPI.COMM_SELF or type(made) is ENDED[own]:
+            continue
+        if isinstance(made, RawComm) and made not in (MPI.COMM_NULL, MPI.COMM_SELF):
+            copies.append((RawIntercomm if made.Is_inter() else RawIntracomm)(made))
+        place = ""
+        if live.code is not None:
+            place = place_of_instruction(live.code, live.instruction, is_running=False)
+        vars(made).clear()
+        made._ended = explanation(_what(own), place, because)
+        made.__class__ = ENDED[own]
+    return copies
+
+
+def end_request(request: Any, made: Any, because: str) -> None:
+    """End a request, which has been cancelled or given up."""
+    if isinstance(request, PolledRequest):
+        request.end(explanation(f"request of {made.operation}", made.line_with_cell, because))
