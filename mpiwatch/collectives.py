@@ -115,6 +115,7 @@ class Channel:
         self.has_begun: Callable[[str, int], object] | None = None  # strict mode's: operation and root
         self.words[self.own] = 0  # of a communicator that had these words before
         recorder.rows[row].made_by = fit(made_by, NAME_BYTES)
+        recorder.rows[row].first_number = self.number
         write_members(recorder.rows[row], members)
         watch.channels.append(self)
 

@@ -53,7 +53,17 @@ OF_OBJECTS = {
 # Functions of the module `mpi4py.MPI` that may wait.
 FUNCTIONS = "Finalize", "Detach_buffer", "Flush_buffer", "Publish_name", "Unpublish_name", "Lookup_name"
 
-Entry = tuple[str, Any]  # the name of a call, and the object whose method it is
+# Calls that the main thread makes itself. They start processes, end MPI or make a communicator: as long as
+# one of these is under way, no other can be made.
+STAYS = {
+    *(*FUNCTIONS, "Spawn", "Spawn_multiple", "Accept", "Connect", "Join", "Create_group", "Merge", "Create"),
+    *("Create_from_group", "Create_intercomm", "Create_from_groups", "Dup", "Clone", "Split", "Split_type"),
+}
+# Makes a call of the program so that the main thread can leave it: see `mpiwatch.left_calls`.
+leave: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
+
+# The name of a call, the object whose method it is, and whether the main thread can leave it.
+Entry = tuple[str, Any, bool]
 
 
 class Live(NamedTuple):
@@ -71,6 +81,8 @@ def register(made: Any) -> None:
     """Note that a communicator, window or file is alive, and which line of the program has made it."""
     key, libraries = id(made), tuple(mpiwatch.libraries)
     frame: FrameType | None = sys._getframe(1)
+    if leave is not None and get_ident() != main_thread.thread:
+        frame = sys._current_frames().get(main_thread.thread or 0)  # it waits for this call
     while frame is not None and frame.f_globals.get("__name__", "").startswith(libraries):
         frame = frame.f_back
 
@@ -85,6 +97,11 @@ def live_objects() -> list[tuple[Any, Live]]:
     """Return the communicators, windows and files that are alive, oldest first."""
     objects = ((live.reference(), live) for live in list(_live.values()))
     return [(made, live) for made, live in objects if made is not None]
+
+
+def is_of_library(frame: FrameType) -> bool:
+    """Return whether a frame belongs to mpiwatch or a library on top of it, and not to the program."""
+    return frame.f_globals.get("__name__", "").startswith(tuple(mpiwatch.libraries))
 
 
 class MainThread:
@@ -132,9 +149,13 @@ def _noted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         if get_ident() != main_thread.thread:
             return _replaced(call(*arguments, **named))
         outer = main_thread.entry
-        main_thread.entry = name, arguments[0] if arguments else None
+        can_leave = leave is not None and name not in STAYS and not is_of_library(sys._getframe(1))
+        main_thread.entry = name, arguments[0] if arguments else None, can_leave
         try:
-            result = call(*arguments, **named)
+            if can_leave and leave is not None:
+                result = leave(call, arguments, named)
+            else:
+                result = call(*arguments, **named)
         finally:
             main_thread.entry = outer
         return _replaced(result)
@@ -203,15 +224,32 @@ def _is_class_method(value: object) -> bool:
 def _call_of_class(kind: type, own: type, name: str) -> Callable[..., Any]:
     """Return a function that calls a class method of mpi4py's `own` class for a class derived from `kind`."""
     method = getattr(own, name)
+    signature = inspect.signature(method)  # of the bound method: it lacks the class
+    makes = f"{own.__name__}.{name}" if "comm" in signature.parameters else ""
 
     @functools.wraps(method)
     def call(cls: type, *arguments: Any, **named: Any) -> Any:
+        if makes:
+            _meet(makes, signature, arguments, named)
         return getattr(super(kind, cls), name)(*arguments, **named)
 
-    signature = inspect.signature(method)  # of the bound method: it lacks the class
     first = inspect.Parameter("cls", inspect.Parameter.POSITIONAL_ONLY)
     vars(call)["__signature__"] = signature.replace(parameters=[first, *signature.parameters.values()])
     return call
+
+
+def _meet(makes: str, signature: inspect.Signature, arguments: Any, named: Any) -> None:
+    """Wait until all ranks of a wrapped communicator make a window or open a file on it.
+
+    The library makes a communicator for it. As long as one rank waits there, no rank can make another.
+    """
+    try:
+        comm = signature.bind(*arguments, **named).arguments.get("comm")
+    except TypeError:
+        return  # mpi4py says what is wrong
+    before = getattr(comm, "_before_derivation", None)
+    if before is not None:
+        before(makes)
 
 
 class NotedComm(RawComm, metaclass=LikeMpi4py):

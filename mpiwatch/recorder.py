@@ -112,6 +112,7 @@ class Slot(ctypes.Structure):
         ("mpi_call_since_s", ctypes.c_double),  # since when the main thread has been inside one; 0: it is not
         ("sampled_s", ctypes.c_double),  # when the rank's watchdog last sampled the main thread
         ("mpi_call", ctypes.c_char * NAME_BYTES),  # one that is not watched
+        ("can_leave", ctypes.c_int64),  # whether the main thread can leave it: another thread makes it
         ("message_operation", ctypes.c_char * NAME_BYTES),
         ("message_peer", ctypes.c_int64),
         ("message_tag", ctypes.c_int64),
@@ -144,6 +145,7 @@ class Row(ctypes.Structure):
 
     _fields_ = (
         ("made_by", ctypes.c_char * NAME_BYTES),
+        ("first_number", ctypes.c_int64),  # its calls count on from here
         ("members", ctypes.c_ubyte * MEMBERS_BYTES),
     )
 

@@ -195,6 +195,7 @@ class RankState:
     error: str = ""
     message: MessageRecord | None = None
     mpi_call: str = ""  # the MPI call that the rank is inside, such as `Waitall`
+    can_leave: bool = False  # whether the session goes on: another thread stays inside that call
     calls: tuple[CallRecord, ...] = ()
     host: str = ""  # its machine's name, if the ranks are on several machines
     failed_call: str = ""  # a collective that has raised an error, which the program has caught
@@ -772,11 +773,15 @@ def _advice_on_messages(report: Report) -> list[str]:
 
 
 def _advice_on_calls(report: Report) -> list[str]:
-    """Return what to do about ranks in MPI calls that cannot be ended."""
+    """Return what to do about ranks in MPI calls, which cannot be ended."""
     stuck = [rank for rank in report.ranks if rank.mpi_call]
     calls = " and ".join(dict.fromkeys(rank.mpi_call for rank in stuck))
     ranks = ranks_in_short([rank.rank for rank in stuck])
+    can_leave = all(rank.can_leave for rank in stuck)
+    slower = (
+        f"A thread stays in {calls} there and slows later MPI calls down; `connect(restart=True)` ends it."
+    )
     return [
-        f"{calls} on {ranks} ends when the other ranks make the matching call, and cannot be interrupted: "
-        f"{'these ranks' if len(stuck) > 1 else 'this rank'} must be restarted."
+        f"{calls} on {ranks} ends when the other ranks make the matching call.",
+        *(["The ranks are ready: fix the cell and run it again. " + slower] if can_leave else []),
     ]

@@ -32,13 +32,13 @@ class PolledRequest(RawRequest, metaclass=LikeMpi4py):
     __slots__ = ("made",)
     made: tuple[Any, ...]  # the items of a Made, which takes longer to make
 
-    def __del__(
-        self,
-        is_active: Callable[[Any], bool] = RawRequest.__bool__,
-        drop: Callable[[Any], object] = under_way.drop,
-    ) -> None:
-        if is_active(self):  # the names of this module are gone when Python ends
-            drop(self)
+    # For `__del__`, which may run when Python ends: the names of this module are gone then.
+    _is_active = RawRequest.__bool__
+    _drop = under_way.drop
+
+    def __del__(self) -> None:
+        if self._is_active():
+            self._drop(self)
 
     def end(self, why: str) -> None:
         """Let each further use raise EndedError; its cell has failed."""

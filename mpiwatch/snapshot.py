@@ -147,7 +147,8 @@ def _observe(recorder: FlightRecorder, rank: int, since_s: float) -> RankState:
     elif slot.cell_state != CellState.RUNNING:
         found = _ended(recorder, slot, seen)
     elif is_in_mpi_call(slot, monotonic()):
-        found = replace(noted, activity=Activity.IN_MPI_CALL, mpi_call=_text(slot.mpi_call))
+        call, can_leave = _text(slot.mpi_call), bool(slot.can_leave)
+        found = replace(noted, activity=Activity.IN_MPI_CALL, mpi_call=call, can_leave=can_leave)
     else:
         # A rank may have left a wait a moment ago. The notes of a rank on another machine arrive later.
         limit_s = SAMPLED_S if slot.machine == recorder.head.machine else FRESH_S
@@ -203,19 +204,22 @@ def _waiting(recorder: FlightRecorder, slot: Slot, noted: RankState) -> RankStat
 def _count_from_cell_start(recorder: FlightRecorder, ranks: list[RankState]) -> list[RankState]:
     """Number the world's collectives from the start of the cell, if all ranks agree on where that was.
 
-    Drop the world's collectives of earlier cells, except one that a rank is waiting in.
+    Drop the world's collectives of earlier cells, except one that a rank is waiting in. Those of another
+    communicator are numbered from its making.
     """
     started = [rank for rank in ranks if rank.activity is not Activity.NOT_STARTED] or ranks
     before = {recorder.slots[rank.rank].calls_before_cell for rank in started}
-    if len(before) > 1:
-        return ranks
-    first = before.pop()
+    first = before.pop() if len(before) == 1 else None
 
     def renumbered(rank: RankState) -> Iterator[CallRecord]:
         for call in rank.calls:
-            if call.communicator == 0 and call.number > first:
+            if call.communicator != 0:
+                yield replace(call, number=call.number - recorder.rows[call.communicator].first_number)
+            elif first is None:
+                yield call
+            elif call.number > first:
                 yield replace(call, number=call.number - first)
-            elif call.communicator != 0 or (call is rank.calls[-1] and _is_waiting(rank)):
+            elif call is rank.calls[-1] and _is_waiting(rank):
                 yield call
 
     return [replace(rank, calls=tuple(renumbered(rank))) for rank in ranks]

@@ -113,7 +113,7 @@ class Watchdog(threading.Thread):
         A collective that all ranks have joined ends by itself, unless their arguments do not fit: return None
         as long as it may.
         """
-        name, comm = entry
+        name, comm, can_leave = entry
         if isinstance(comm, ChannelComm) and comm._channel is not None and name in COLLECTIVES:
             calls = self.recorder.last_calls(self.watch.rank)
             if calls and calls[-1].row == comm._channel.row:
@@ -121,6 +121,7 @@ class Watchdog(threading.Thread):
                 if self.has_joined(calls[-1]) and not self.is_left_alone(comm._channel.members, now):
                     return None
         self.slot.mpi_call = fit(name, NAME_BYTES)
+        self.slot.can_leave = can_leave
         self.guard.do("post_place", self.watch.post_place, self.frame())
         return name
 

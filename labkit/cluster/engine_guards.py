@@ -60,6 +60,23 @@ def limit_output() -> list[LimitedOutput]:
     return [LimitedOutput(stream) for stream in (sys.stdout, sys.stderr)]
 
 
+own_streams: dict[str, Any] = {}  # by their names in `sys`
+
+
+def keep_streams() -> None:
+    """Keep the streams of this process: a cell may put others in their place, and close these."""
+    for name in "stdout", "stderr":
+        stream = own_streams[name] = getattr(sys, name)
+        stream.close = stream.flush  # a closed one cannot be opened again
+
+
+def restore_closed_streams() -> None:
+    """Put the streams of this process in the place of closed ones, without which no code can run."""
+    for name, stream in own_streams.items():
+        if getattr(getattr(sys, name), "closed", True):
+            setattr(sys, name, stream)
+
+
 def note_ends(watch: Any) -> None:
     """Note calls that end this process before they are made, and let MPI.Init and MPI.Finalize do nothing."""
     from mpi4py import MPI  # noqa: PLC0415  (the notebook's kernel loads this module, and no MPI)

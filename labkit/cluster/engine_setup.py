@@ -76,6 +76,7 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
 
     from labkit.cluster import engine_guards
     from labkit.cluster.supervisor import files_of_this_cluster
+    from mpiwatch import left_calls
     from mpiwatch.communicators import watch_world
     from mpiwatch.recorder import CellState
     from mpiwatch.renewal import renewal
@@ -98,6 +99,7 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
     comm.watch.end_cell(CellState.RETURNED, "")  # no cell is running yet
     if not getattr(shell, "_labkit_records_cells", False):
         shell._labkit_records_cells = True
+        left_calls.install()
         engine_guards.note_ends(comm.watch)
         engine_guards.restore_signals_in_children()
         record_cells(shell, comm.watch, engine_guards.limit_output())
@@ -144,15 +146,14 @@ def record_cells(shell: Any, watch: Any, outputs: Sequence[Any]) -> None:
 
     `outputs`: the streams whose output is bounded for each cell.
     """
+    from labkit.cluster import engine_guards
     from mpiwatch import messages
     from mpiwatch.places import describe
     from mpiwatch.recorder import CellState
     from mpiwatch.renewal import renewal, without_interrupts
     from mpiwatch.under_way import traffic
 
-    streams = {"stdout": sys.stdout, "stderr": sys.stderr}
-    for stream in streams.values():
-        stream.close = stream.flush  # type: ignore[method-assign]  # a closed one cannot be opened again
+    engine_guards.keep_streams()
 
     def begin() -> None:
         traffic.balance = 0
@@ -162,9 +163,7 @@ def record_cells(shell: Any, watch: Any, outputs: Sequence[Any]) -> None:
 
     def end(error: BaseException | None) -> None:
         with without_interrupts():  # else the cell would seem to run forever
-            for name, stream in streams.items():
-                if getattr(getattr(sys, name), "closed", True):
-                    setattr(sys, name, stream)  # without it, no later cell could run
+            engine_guards.restore_closed_streams()
             for output in outputs:
                 output.end_cell()
             strict = sys.modules.get("mpiwatch.strict")

@@ -10,6 +10,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any
 
+from labkit.cluster.engine_guards import restore_closed_streams
 from mpiwatch.places import own_folders
 
 ENDS_KEPT = 3  # frames at both ends of a long traceback
@@ -26,6 +27,7 @@ def shorten_tracebacks(shell: Any) -> None:
     def structured_traceback(
         kind: Any = None, error: Any = None, traceback: Any = None, *rest: Any, **options: Any
     ) -> Any:
+        restore_closed_streams()  # IPython fails without them, and the cell's own error is not shown
         for cause in chain(error):
             cause.__traceback__ = shortened(cause.__traceback__)
         return plain(kind, error, shortened(traceback), *rest, **options)

@@ -56,7 +56,7 @@ def kernel(world: World) -> Iterator[Kernel]:
 
 def test_connect_and_checks_work(kernel: Kernel) -> None:
     kernel.run("from labkit.exercises import check")
-    kernel.run("def my_items(n, rank, size):\n    return range(rank, n, size)")
+    kernel.run("def my_items(n, rank, size):\n    return list(range(rank, n, size))")
     assert "my_items: correct" in kernel.run("my_items = check(my_items)")
     assert "2 ranks, one MPI world" in kernel.run("from labkit.cluster import connect\nrc = connect(2)")
 
@@ -64,7 +64,7 @@ def test_connect_and_checks_work(kernel: Kernel) -> None:
 def test_connect_works_after_a_death(kernel: Kernel) -> None:
     kernel.run("from labkit.cluster import connect\nrc = connect(2)")
     said = kernel.run("%%px\nimport os\nif rank == 1:\n    os._exit(3)\ncomm.Barrier()")
-    assert "RankDied: rank 1 ended with exit code 3" in said, said
+    assert "RankDied: rank 1 called os._exit(3) at cell line 4" in said, said
     assert "2 ranks, one MPI world" in kernel.run("rc = connect(2)")
     assert kernel.run("%px print(comm.allreduce(1))") == "[stdout:0] 2\n[stdout:1] 2\n"
 

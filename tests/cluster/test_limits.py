@@ -84,7 +84,8 @@ def test_a_bus_error_is_explained(kernel: Kernel) -> None:
     """That is how a rank dies if /dev/shm is full when its memory there grows."""
     kernel.run(CONNECT.format(2))
     said = kernel.run(
-        "%%px\nimport os, signal\nif rank == 1:\n    os.kill(os.getpid(), signal.SIGBUS)\ncomm.Barrier()"
+        "%%px\nimport os, subprocess\n"
+        "if rank == 1:\n    subprocess.run(['kill', '-BUS', str(os.getpid())])\ncomm.Barrier()"
     )
     explained = (
         r"RankDied: rank 1 was killed by signal 7 \(SIGBUS\), .*\. This signal comes when /dev/shm is full"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit.cluster.engine_guards import MOST_CHARACTERS
 from tests.cluster_fixtures import Kernel, World, a_world
 
 pytestmark = pytest.mark.clusters
@@ -90,7 +91,9 @@ def test_a_long_cell_shows_what_the_ranks_do_and_leaves_only_their_output(
     assert re.search(
         r"ranks 0–2: in Barrier at cell line \d+: `MPI.Intracomm\(comm\).Barrier\(\)`\n", shown
     ), shown
-    assert re.search(r"rank 3: at cell \[2\] line \d+: `time.sleep\(0.05\)`\n", shown), shown
+    assert re.search(
+        r"rank 3: at cell line 8: `wait_for.* via cell \[2\] line \d+: `time.sleep\(0.05\)`\n", shown
+    ), shown
     assert "ranks 0, 1: 50 %" in shown
     assert "rank 2: careful" in shown
     assert "rank 3: second" in shown
@@ -144,11 +147,11 @@ def test_output_that_floods_leaves_the_view_small_and_the_cell_fast(kernel: Kern
         "%%px --progress-after 0.2\nfor i in range(20_000): print('line', i)\n"
         f"print('x' * 10**6, end='')\nwait_for('{tmp_path}/go')"
     )
-    run_until_shown(kernel, cell, tmp_path / "go", "xxxx")
+    run_until_shown(kernel, cell, tmp_path / "go", "time.sleep(0.05)`")
     assert max(len(str(state)) for state in views(kernel)) < 10_000
     (output,) = kernel.saved_outputs()
-    assert len(output["text"]) < 4 * 510_000
-    assert "characters are left out here" in output["text"]
+    assert len(output["text"]) < 4 * (MOST_CHARACTERS + 200)
+    assert output["text"].count("more: a cell shows at most 200 KiB of each rank") == 4
 
 
 def test_the_stop_button_ends_the_view_and_keeps_what_was_printed(kernel: Kernel) -> None:

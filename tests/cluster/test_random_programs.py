@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.shared import kernel, world
 from tests.cluster_fixtures import Kernel, wait_until
 from tests.conftest import thorough
-from tests.programs.random_programs import FREE, MAKE, programs
+from tests.programs.random_programs import programs
 
 __all__ = ["kernel", "world"]
 RANKS, DEADLINE_S = 4, 1.5
@@ -27,12 +27,11 @@ RARE = 0.03  # is killed: new engines take a while
 def start(kernel: Kernel) -> None:
     said = kernel.run(CONNECT)
     assert f"{RANKS} ranks" in said, said
-    kernel.run(f"%px {MAKE}")
 
 
 def a_program(seed: int, number: int, fault: str = "") -> str:
-    """Return the correct program (0) of a seed or the faulty one (1), on the communicators that are there."""
-    return programs(seed, RANKS, DEADLINE_S, fault)[number].source.replace(MAKE, "").replace(FREE, "")
+    """Return the correct program (0) of a seed or the faulty one (1)."""
+    return programs(seed, RANKS, DEADLINE_S, fault)[number].source
 
 
 def fail_then_succeed(kernel: Kernel, seed: int, folder: Path) -> str:

@@ -56,7 +56,7 @@ def test_hangs_errors_and_deaths_are_reported_as_ever(kernel: Kernel) -> None:
     assert "HangError: rank 1 never joined" in said, said
     assert "ZeroDivisionError on ranks 0, 1" in kernel.run("%px 1 / 0")
     said = kernel.run("%%px\nimport os\nif rank == 1:\n    os._exit(3)\ncomm.Barrier()")
-    assert "RankDied: rank 1 ended with exit code 3" in said, said
+    assert "RankDied: rank 1 called os._exit(3) at cell line 4" in said, said
     assert "2 ranks, one MPI world" in kernel.run("rc = connect(2)")
     said = kernel.run("%%px --progress-after 0\nimport time\ntime.sleep(1)\nprint('done')")
     assert said.endswith("[stdout:0] done\n[stdout:1] done\n"), said

@@ -47,7 +47,7 @@ def test_connect_starts_revives_and_ends_engines_on_hosts(folder: Path, world: W
 
     assert "this notebook's cluster" in kernel.run(CONNECT)
     output = kernel.run("%%px\nimport os\nif rank == 1: os._exit(0)\ncomm.Barrier()")
-    assert "RankDied: rank 1 ended with exit code 0, and MPI ended the other ranks" in output
+    assert "RankDied: rank 1 called os._exit(0) at cell line 3" in output
     assert "on lab0, lab1, lab2" in kernel.run(CONNECT)
 
     kernel.run("%%px --noblock\nif rank == 0: comm.Barrier()")
