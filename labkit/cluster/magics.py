@@ -18,9 +18,10 @@ from IPython import get_ipython
 from labkit.cluster import live_view, output
 from labkit.cluster.adapter.client import render_errors_with
 from labkit.cluster.adapter.magics import CellMagics, Options, show_with
-from labkit.cluster.errors import CellHung, RankDied
-from labkit.cluster.failures import error_of, failures, failures_in, hang_report
+from labkit.cluster.errors import CellFailed, CellHung, RankDied
+from labkit.cluster.failures import error_of, failures, failures_in
 from labkit.cluster.ranks import Ranks
+from labkit.cluster.tracebacks import lines_of_cells, with_sources
 from mpiwatch.report import Report, runs, wrapped
 
 POLL_S = 0.05  # between two looks at a cell that runs
@@ -166,15 +167,24 @@ def magic_first(lines: list[str]) -> list[str]:
 
 
 def text_of_error(ranks: Ranks, error: RemoteError) -> list[str] | None:
-    """Return the text that shows a hang or a death once for all ranks; None for any other error.
+    """Return the text of an error that a use of the client has raised; None if no rank has raised it.
 
-    `%%px` raises errors of its own. This is for those of the client: of `apply`, `map`, a result's `get`.
+    `%%px` raises errors of its own. This is for those of the client: of `rc[:]["x"]`, `apply`, `map`, a
+    result's `get`. It names the ranks, as that of a cell does, and shows the notebook's line.
     """
     found = failures_in(error)
     died: RankDied | CellHung | None = None
     if any(failure.name == "EngineError" for failure in found):
         died = ranks.death()
-    shown = died or (error_of(found) if hang_report(found) is not None else None)
+    if died is not None:
+        return died._render_traceback_()
+    if any(failure.rank < 0 for failure in found):
+        return None
+    shell = get_ipython()
+    found = [failure._replace(frames=with_sources(shell, failure.frames)) for failure in found]
+    shown = error_of(found)
+    if isinstance(shown, CellFailed):
+        shown.tracebacks = [*filter(None, [lines_of_cells(shell, error)]), *shown.tracebacks]
     return shown._render_traceback_() if shown is not None else None
 
 
