@@ -27,6 +27,7 @@ from uuid import uuid4
 
 from labkit import forking
 from labkit.children import end, start_child
+from labkit.cluster.adapter.functions import is_own_object
 from labkit.exercises import catalogue, record
 from labkit.exercises.exercise import Exercise, Verdict, is_stub
 from labkit.exercises.launching import EXTRA_S, FORKED, START_S, clean_environment, scratch_folder
@@ -68,7 +69,7 @@ class Display:
         kernel = getattr(ipython.get_ipython(), "kernel", None) if ipython else None
         is_compared = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")  # with saved outputs
         self.in_notebook = kernel is not None and not is_compared
-        self.in_kernel = self.in_notebook and not type(kernel).__module__.startswith("ipyparallel.")
+        self.in_kernel = self.in_notebook and not is_own_object(kernel)
         self.publish: Any = ipython.display.publish_display_data if self.in_notebook else None
         self.id, self.began = uuid4().hex, False
 

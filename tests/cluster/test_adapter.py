@@ -1,7 +1,6 @@
 """The installed ipyparallel still has the undocumented parts whose loss no other test would notice.
 
-A failure here names the part that has changed: adapt labkit/cluster/adapter. No other module of the lab uses
-such parts.
+A failure here names the part that has changed: adapt labkit/cluster/adapter. No other module uses such parts.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import ipyparallel as ipp
 import pytest
 import zmq
+from ipyparallel import error
 from ipyparallel.client import view
 from ipyparallel.client.magics import ParallelMagics
 from ipyparallel.controller import heartmonitor
@@ -129,19 +130,76 @@ def test_an_engine_looks_for_modules_and_calls_functions_as_the_adapter_expects(
     assert functions.is_in_use("_0123abcd_0123456789_f") and not functions.is_in_use("_")
 
 
-def test_no_other_module_of_the_lab_imports_parts_of_ipyparallel() -> None:
-    """Only the package itself, whose names are documented, and its errors."""
-    root = Path(labkit.__file__).parent
-    modules = [path for path in root.rglob("*.py") if "adapter" not in path.parts]
-    modules += [*(root.parent / "cluster_profiles").rglob("*.py")]
-    imported = set()
-    for path in modules:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom):
-                imported.add(node.module or "")
-            elif isinstance(node, ast.Import):
-                imported |= {alias.name for alias in node.names}
-    assert {name for name in imported if name.startswith("ipyparallel")} == {
-        "ipyparallel",
-        "ipyparallel.error",
-    }
+# What others may use of ipyparallel: names that its documentation has, and its errors.
+PUBLIC = {"AsyncResult", "Client", "Cluster", "DirectView", "error"}
+PUBLIC |= {name for name, thing in vars(error).items() if inspect.isclass(thing)}
+CLASSES = ipp.AsyncResult, ipp.Client, ipp.Cluster, ipp.DirectView, RemoteError
+PRIVATE = {name for kind in CLASSES for name in re.findall(r"\bself\.(_[a-z]\w+)", inspect.getsource(kind))}
+PRIVATE -= {"_render_traceback_"}  # IPython's
+DOCUMENTED = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+LAB = Path(labkit.__file__).parent
+OTHERS = sorted(
+    path
+    for folder in (LAB, LAB.parent / "mpiwatch", LAB.parent / "cluster_profiles")
+    for path in folder.rglob("*.py")
+    if "adapter" not in path.parts
+)
+
+
+def inside_of_ipyparallel(text: str) -> list[str]:
+    """Return what a module uses of ipyparallel's inside: modules, names, private attributes, base classes.
+
+    Also a replacement of an attribute of one of its classes, and the name of one of its modules in a text.
+    """
+    tree, own = ast.parse(text), set[str]()  # the names by which the module has parts of ipyparallel
+    docs = {ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, DOCUMENTED)}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "ipyparallel":
+            own |= {alias.asname or alias.name for alias in node.names}
+            if node.module not in ("ipyparallel", "ipyparallel.error"):
+                found.append(f"from {node.module}")
+            found += [alias.name for alias in node.names if alias.name not in PUBLIC]
+        elif isinstance(node, ast.Import):
+            parts = [alias for alias in node.names if alias.name.partition(".")[0] == "ipyparallel"]
+            own |= {alias.asname or alias.name for alias in parts}
+            found += [alias.name for alias in parts if alias.name != "ipyparallel"]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            is_of_package = isinstance(node.value, ast.Name) and node.value.id in own
+            if node.attr in PRIVATE and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+                found.append(node.attr)
+            elif is_of_package and not isinstance(node.ctx, ast.Load):
+                found.append(f"{node.attr} is replaced")
+            elif is_of_package and node.value.id == "ipp" and node.attr not in PUBLIC:  # type: ignore[attr-defined]
+                found.append(node.attr)
+        elif isinstance(node, ast.ClassDef):
+            bases = {name.id for base in node.bases for name in ast.walk(base) if isinstance(name, ast.Name)}
+            found += [f"class {node.name}"] if bases & own else []
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in docs:
+            found += re.findall(r"\bipyparallel\.\w+", node.value)
+    return found
+
+
+@pytest.mark.parametrize("path", OTHERS, ids=lambda path: path.relative_to(LAB.parent).as_posix())
+def test_no_other_module_knows_the_inside_of_ipyparallel(path: Path) -> None:
+    assert inside_of_ipyparallel(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("from ipyparallel.client.magics import ParallelMagics", ["from ipyparallel.client.magics"]),
+        ("import ipyparallel.engine.app", ["ipyparallel.engine.app"]),
+        ("import ipyparallel as ipp\nclass Mine(ipp.Client): pass", ["class Mine"]),
+        ("import ipyparallel as ipp\nipp.Client = None", ["Client is replaced"]),
+        ("from ipyparallel import Client\nClient.clear = None", ["clear is replaced"]),
+        ("import ipyparallel as ipp\nipp.serialize", ["serialize"]),
+        ("def ends(result): return result._children", ["_children"]),
+        ("def sent(client): return client._send", ["_send"]),
+        ('NAME = "ipyparallel.controller"', ["ipyparallel.controller"]),
+        ("import ipyparallel as ipp\nfrom ipyparallel.error import RemoteError\nipp.Client()", []),
+    ],
+)
+def test_what_counts_as_the_inside_of_ipyparallel(text: str, found: list[str]) -> None:
+    assert [name for name in inside_of_ipyparallel(text) if name != "ParallelMagics"] == found
