@@ -22,6 +22,7 @@ from labkit.cluster.errors import CellFailed, CellHung, RankDied
 from labkit.cluster.failures import error_of, failures, failures_in
 from labkit.cluster.ranks import Ranks
 from labkit.cluster.tracebacks import lines_of_cells, with_sources
+from labkit.guard import Guard, note_in_log
 from mpiwatch.report import Report, runs, wrapped
 
 POLL_S = 0.05  # between two looks at a cell that runs
@@ -30,6 +31,9 @@ RUNS_SHOWN = 6  # of consecutive cells; a longer list is hard to read
 
 class RankMagics(CellMagics):
     """The magics, with checks before, during and after each cell."""
+
+    # What a cell does besides running: an error in one of these hides neither a hang nor what others show.
+    STEPS = "look_at_ranks", "complete_output", "remove_view", "show_output", "leftover_lines"
 
     ranks: Ranks
     # The cells that have defined names on the ranks: their numbers as the notebook shows them now, by the
@@ -70,14 +74,17 @@ class RankMagics(CellMagics):
             return result
         has_view = not live_view.NONINTERACTIVE and live_view.fills_its_cell(self.shell)
         view = live_view.LiveView(self.ranks, result, options.view_after_s if has_view else -1)
+        guard = Guard("a cell", note_in_log, answers=(RankDied, CellHung))
+        guard.do("start", view.start)
         try:
             try:
-                self.wait(result, view, interrupts)
+                self.wait(result, guard, interrupts)
             finally:
-                output.wait_until_complete(result)
+                guard.insist("complete_output", self.complete_output, result)
         finally:
-            view.remove(output_follows=bool(output.pieces(result)))
-            output.show(result, options.group_by)
+            guard.insist("remove_view", self.remove_view, view, result)
+            if not guard.is_done("show_output", self.show_output, result, options.group_by):
+                print("The output of the ranks could not be shown completely; `%pxresult` shows it again.")
         error: Exception | None = error_of(failures(result))
         try:
             result.get()
@@ -87,19 +94,38 @@ class RankMagics(CellMagics):
         if error is not None:
             raise error from None
         remember(result)
-        left = self.ranks.leftovers()
+        left = guard.insist("leftover_lines", self.leftover_lines)
         if left:
             print(left)
         return None
 
-    def wait(self, result: Any, view: live_view.LiveView, interrupts: Sequence[int] = ()) -> None:
-        """Wait until all ranks have ended the cell, unless it was interrupted; keep the view up to date."""
+    def look_at_ranks(self, result: Any) -> None:
+        """End a cell that hangs; raise RankDied or CellHung if ranks have ended."""
+        self.ranks.end_if_hung(result)
+
+    def complete_output(self, result: Any) -> None:
+        """Wait for the rest of what the ranks have printed."""
+        output.wait_until_complete(result)
+
+    def remove_view(self, view: live_view.LiveView, result: Any) -> None:
+        """Remove the live view."""
+        view.remove(output_follows=bool(output.pieces(result)))
+
+    def show_output(self, result: Any, group_by: str) -> None:
+        """Show what the ranks have printed, displayed and returned."""
+        output.show(result, group_by)
+
+    def leftover_lines(self) -> str:
+        """Return lines about what the cell has left on the ranks."""
+        return self.ranks.leftovers()
+
+    def wait(self, result: Any, guard: Guard, interrupts: Sequence[int] = ()) -> None:
+        """Wait until all ranks have ended the cell, unless it was interrupted."""
         try:
             if interrupts:
                 raise KeyboardInterrupt
             while not result.wait(POLL_S):
-                self.ranks.end_if_hung(result)
-                view.update()
+                guard.do("look_at_ranks", self.look_at_ranks, result)
         except KeyboardInterrupt:
             with deferred_interrupts():  # of a user who presses the stop button twice
                 stopped = self.ranks.stop(result)

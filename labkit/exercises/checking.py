@@ -32,11 +32,13 @@ from labkit.exercises import catalogue, record
 from labkit.exercises.exercise import Exercise, Verdict, is_stub
 from labkit.exercises.launching import EXTRA_S, FORKED, START_S, clean_environment, scratch_folder
 from labkit.exercises.limits import set_readable
+from labkit.guard import Guard, note_in_log
 from mpiwatch.places import is_cell
 from mpiwatch.processes import supervised
 from mpiwatch.report import COLUMNS, counted, wrapped
 
 JUDGE = "labkit.exercises.judge"
+STEPS = ("_forks",)  # of a check: an error in one of these functions does not keep its verdict
 PRINTED_LINES = 10
 PRINTED_COLUMNS = COLUMNS - len("[stdout:0] ")  # with which `%%px` marks what rank 0 prints
 USE = "the notebook uses the reference"
@@ -179,8 +181,10 @@ def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Ver
     With `sandboxed`, the job runs in a sandbox (`labkit.exercises.sandbox`).
     """
     limit_s = 2 * START_S + exercise.deadline_s + EXTRA_S
+    guard = Guard("a check", note_in_log)
     try:
-        forks, parent = _forks()
+        # Without a process that forks them, the judge and the job import everything themselves.
+        forks, parent = guard.do("_forks", _forks) or ("", None)
         # Without a sandbox, a submission can write to the judge's pipe, but it does not know the token.
         token = secrets.token_hex(16)
         request = {
