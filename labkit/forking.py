@@ -62,6 +62,10 @@ def stand_in(ranks: int = 0) -> list[str]:
 
 # The process that forks
 
+# What it does besides waiting: an error in one of these functions does not end it, as it would end all ranks.
+STEPS = "_accept", "_fork_if_possible", "_pass_ends_on", "_pass_signals_on"
+RETRY_S = 0.05
+
 
 def serve(starter: int = 0) -> list[str]:
     """Fork a rank for each stand-in; return in the rank, with its module and arguments.
@@ -72,8 +76,10 @@ def serve(starter: int = 0) -> list[str]:
     """
     import gc  # noqa: PLC0415  (a stand-in does without)
 
+    from labkit.guard import TRIES, Guard  # noqa: PLC0415
     from mpiwatch.processes import child_ends, die_with_parent  # noqa: PLC0415
 
+    guard = Guard("the process that forks ranks")
     gc.freeze()  # the collector of a rank does not write to objects, and so they stay shared
     me, woken = os.getpid(), child_ends()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher
@@ -82,31 +88,35 @@ def serve(starter: int = 0) -> list[str]:
     listening, left = [socket.socket(fileno=os.dup(0))], 0
     with open(os.devnull, "rb") as devnull:
         os.dup2(devnull.fileno(), 0)  # so `listening` holds the last copy of the listener
+    has_ended_ranks = False  # whose stand-ins do not know it yet
     while True:
         watched: list[Any] = [woken, *listening, *stand_ins.values()]
-        ready, _, _ = select.select(watched, [], [])
+        ready, _, _ = select.select(watched, [], [], RETRY_S if has_ended_ranks else None)
         if woken in ready:
             os.read(woken, 1 << 16)
-            _pass_ends_on(stand_ins)
+            has_ended_ranks = True
+        if has_ended_ranks:
+            has_ended_ranks = not guard.is_done("_pass_ends_on", _pass_ends_on, stand_ins)
             if not listening and not stand_ins:  # all ranks have ended
                 os._exit(0)
-        _pass_signals_on(stand_ins, ready)
+        guard.do("_pass_signals_on", _pass_signals_on, stand_ins, ready)
         if not set(listening) & set(ready):
             continue
-        if (accepted := _accept(listening[0], starter, first & stand_ins.keys())) is None:
+        accepted = guard.do("_accept", _accept, listening[0], starter, first & stand_ins.keys())
+        if accepted is None:
+            if guard.errors.get("_accept", 0) == TRIES:
+                _refuse_all(listening.pop())
             continue
         connection, parent, request, files = accepted
         left = (left or request["ranks"]) - 1
-        pid = _fork_if_possible()
+        pid = guard.do("_fork_if_possible", _fork_if_possible)
         if pid == 0:
-            wake = signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            wake = _leave_signals_to_rank()
             own = [each.detach() for each in (*listening, *stand_ins.values(), connection)]
             die_with_parent(signal.SIGKILL, me)
             os.setsid()  # as mpiexec's own children: Linux shares a busy machine's cores among sessions
             return _become_rank(request, files, [woken, wake, *own])
-        if pid < 0:
+        if pid is None or pid < 0:
             connection.close()  # the stand-in becomes the rank
         else:
             with suppress(OSError):  # the stand-in may have been killed
@@ -117,6 +127,23 @@ def serve(starter: int = 0) -> list[str]:
             os.close(file)
         if left == 0 and request["ranks"]:
             listening.pop().close()
+
+
+def _leave_signals_to_rank() -> int:
+    """Handle signals as a new process does; return the file that has told of them."""
+    wake = signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return wake
+
+
+def _refuse_all(listener: socket.socket) -> None:
+    """Let the stand-ins that wait, and those that come, become the ranks themselves."""
+    with listener, suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)  # a supervisor may have a copy, which would keep it open
+        listener.setblocking(False)
+        while True:
+            listener.accept()[0].close()
 
 
 def _fork_if_possible() -> int:
@@ -275,7 +302,8 @@ def main(arguments: list[str]) -> NoReturn:
         os.execv(sys.executable, alone)
     code = STATUS.unpack(end)[0] if end else -signal.SIGKILL
     if exits and end:
-        _record(exits, STATUS.unpack(pid)[0], code)
+        with suppress(Exception):  # it ends as its rank does, whether that can be noted or not
+            _record(exits, STATUS.unpack(pid)[0], code)
     if code < 0:
         with suppress(OSError):  # that of SIGKILL cannot be set
             signal.signal(-code, signal.SIG_DFL)

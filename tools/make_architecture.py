@@ -34,25 +34,30 @@ class Step(NamedTuple):
     remark: str = ""
 
 
+ADAPTER = "labkit/cluster/adapter"
 # From the kernel downwards; each ends with another process, whatever kills that one.
 KERNEL = Step("kernel of the notebook", "labkit/cluster/connection.py:connect")
 LEFT = [
     Step("supervisor", "labkit/cluster/supervisor.py:main", "ends with its command or with the kernel"),
-    Step("controller", "labkit/cluster/controller.py:Controller", "ends with the process that started it"),
-    Step("schedulers, heartbeat", "labkit/cluster/controller.py", "end with the controller"),
+    Step(
+        "controller",
+        f"{ADAPTER}/controller.py:Controller",
+        "ends with the process that started it",
+    ),
+    Step("schedulers, heartbeat", f"{ADAPTER}/controller.py", "end with the controller"),
 ]
 RIGHT = [
     Step("supervisor", "labkit/cluster/supervisor.py:main", "ends with its command or with the controller"),
     Step("mpiexec (SLURM: a job)", "labkit/cluster/slurm.py", "ends with the controller"),
     Step("stand-in, one for each rank", "labkit/forking.py:main", "ends with its rank"),
     Step("process that forks the ranks", "labkit/forking.py:serve", "ends with the supervisor"),
-    Step("engine = rank", "labkit/cluster/engine.py:run_engine", "ends with its stand-in"),
-    Step("nanny", "labkit/cluster/engine.py:fork_nanny", "ends with the engine; relays signals to it"),
+    Step("engine = rank", f"{ADAPTER}/engine.py:run_engine", "ends with its stand-in"),
+    Step("nanny", f"{ADAPTER}/engine.py:fork_nanny", "ends with the engine; relays signals to it"),
 ]
 
 # A cell, from the top: what the kernel does before, during and after it, and what each engine does.
 BEFORE = [
-    Step("take the cell", "labkit/cluster/magics.py:RankMagics.parallel_execute"),
+    Step("take the cell", "labkit/cluster/magics.py:RankMagics.run"),
     Step("the controller and all ranks are there", "labkit/cluster/ranks.py:Ranks.check_engines"),
     Step("no message of a failed cell is left", "labkit/cluster/ranks.py:Ranks.renew_if_due"),
 ]

@@ -179,7 +179,7 @@ def kind(process: psutil.Process) -> str:
     """Return which part of a student's processes one is."""
     words = process.cmdline()
     # One process forks the engines, and an engine its nanny: all three have one command line.
-    engine = "labkit.cluster.engine"
+    engine = "labkit.cluster.adapter.engine"
     if words[1:3] == ["-m", engine]:
         above = [each.cmdline()[1:3] for each in process.parents()[:2]]
         return ("process that forks", "engines", "nannies")[above.count(["-m", engine])]

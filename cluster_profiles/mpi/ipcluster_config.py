@@ -4,13 +4,12 @@ Installed as etc/ipython/ipcluster_config.py of the environment, where `ipcluste
 and JupyterLab's cluster panel read it, in any home folder and profile.
 """
 
-import sys
-
 from traitlets.config import Application
 
 from labkit import forking
+from labkit.cluster.adapter.launchers import CONTROLLER
 from labkit.cluster.clusters import install_settings
-from labkit.cluster.supervisor import supervised
+from labkit.cluster.supervisor import ENGINE, supervised
 from mpiwatch import launch
 
 c = get_config()  # noqa: F821  (given by traitlets)
@@ -26,11 +25,12 @@ c.Cluster.n = 4
 # This environment's mpiexec. Another MPI's would start n worlds of one rank.
 c.MPILauncher.mpi_cmd = [*supervised("engines"), launch.mpiexec()]
 # A stand-in for each engine, which also records how the engine ends: that tells which rank died first.
-c.EngineLauncher.engine_cmd = [*forking.stand_in(), "labkit.cluster.engine"]
+c.EngineLauncher.engine_cmd = [*forking.stand_in(), ENGINE]
 # These ranks need no network, which also saves Open MPI a second of looking for a fast one.
 c.MPILauncher.environment = {**launch.settings(), **launch.one_machine()}
 c.Cluster.controller_launcher_class = "supervised"
-c.SupervisedControllerLauncher.controller_cmd = [sys.executable, "-P", "-m", "labkit.cluster.controller"]
+c.SupervisedControllerLauncher.controller_cmd = CONTROLLER
+c.SupervisedControllerLauncher.supervisor = supervised("controller")
 
 # An engine registers only after a heartbeat: the default period of 3 s would be most of a cluster's start. An
 # engine that misses all of them for 30 s (the default) is lost for good, also if it lives: a busy machine may

@@ -6,6 +6,7 @@ ipcluster reads it after the settings of cluster_profiles/mpi. docs/machines.md 
 
 import sys
 
+from labkit.cluster.ssh import before_controller
 from labkit.cluster.supervisor import supervised
 from mpiwatch import launch
 
@@ -14,4 +15,5 @@ c = get_config()  # noqa: F821  (given by traitlets)
 c.MPILauncher.mpi_cmd = [*supervised("engines"), sys.executable, "-P", "-m", "labkit.cluster.ssh"]
 # Leave out the variables that the profile `mpi` sets for ranks of one machine.
 c.MPILauncher.environment = launch.settings()
-# SupervisedControllerLauncher looks at each machine before it starts the controller, and adds its address.
+# Look at each machine before the controller starts, and add its address.
+c.SupervisedControllerLauncher.before_start = before_controller

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # supervisors do not wait for the import
+    from typing import Any
+
     from labkit.cluster.connection import connect
     from labkit.cluster.magics import last_hang
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import logging
 import os
 import shutil
 import socket
@@ -21,16 +20,15 @@ from typing import Any, NamedTuple
 
 import ipyparallel as ipp
 import psutil
-from ipyparallel.cluster.launcher import LocalControllerLauncher
 from IPython.core.profiledir import ProfileDir
 from IPython.paths import get_ipython_dir
 
 from labkit import limits
-from labkit.cluster import ipyparallel_private as private
 from labkit.cluster import slurm, ssh
+from labkit.cluster.adapter import files, launchers
 from labkit.cluster.engine_lock import EngineLock
 from labkit.cluster.errors import ClusterError
-from labkit.cluster.supervisor import cluster_files, supervised
+from labkit.cluster.supervisor import cluster_files
 from mpiwatch.processes import alive, remove
 from mpiwatch.report import counted
 
@@ -41,11 +39,6 @@ INSTALLED = Path(sys.prefix, "share", "labkit", "cluster_profiles")
 # home folder, so the machine is part of the name.
 OF_A_NOTEBOOK = "notebook-"
 OWN = f"{OF_A_NOTEBOOK}{socket.gethostname()}-{os.getpid()}"
-CONTROLLERS = {"ipyparallel.controller", "labkit.cluster.controller"}
-
-quiet = logging.getLogger("labkit.cluster")
-quiet.addHandler(logging.NullHandler())
-quiet.propagate = False
 
 
 @dataclass(frozen=True)
@@ -66,7 +59,7 @@ class Engines:
     def __str__(self) -> str:
         if self.lock is None:
             return "this notebook's cluster"
-        controller = private.process_of(self.cluster.controller)
+        controller = launchers.process_of(self.cluster.controller)
         since = controller.create_time() if controller is not None else time.time()
         return f"still connected to {described(self.cluster.cluster_id, since)}"
 
@@ -85,24 +78,6 @@ class Obtained(NamedTuple):
 
 
 kernels_engines: Engines | None = None
-
-
-class SupervisedControllerLauncher(LocalControllerLauncher):
-    """Start a controller that ends with its starter, even if SIGKILL ends that process.
-
-    Not with `ipcluster start --daemonize` and `Cluster(shutdown_atexit=False)`: that controller stays.
-    """
-
-    def start(self) -> Any:
-        """Start the controller; for the profile `ssh`, look at its machines first."""
-        if Path(self.profile_dir).name == "profile_ssh":
-            # The launcher of the engines has the same settings, and starts later.
-            self.controller_args += ssh.before_controller(self.parent)
-        return super().start()
-
-    def find_args(self) -> list[str]:
-        command = super().find_args()
-        return [*supervised("controller"), *command] if self.parent.shutdown_atexit else command
 
 
 def obtain(n: int, profile: str, hosts: str | None) -> Obtained:
@@ -124,7 +99,7 @@ def obtain(n: int, profile: str, hosts: str | None) -> Obtained:
         reason = cluster.why_not(lock)
         if not reason:
             leave()
-            kernels_engines = Engines(attach(cluster.file), n, profile, lock)
+            kernels_engines = Engines(launchers.attach(cluster.file), n, profile, lock)
             return Obtained(kernels_engines.cluster, f"connected to {cluster}")
         reasons.append(reason)
     leave()
@@ -137,9 +112,9 @@ def obtain(n: int, profile: str, hosts: str | None) -> Obtained:
 def start_own(n: int, profile: str, ipython_profile: str, hosts: str | None, reasons: list[str]) -> Obtained:
     """Start this kernel's own cluster. `reasons`: why it cannot have engines of those that run."""
     global kernels_engines  # noqa: PLW0603
-    cluster = ipp.Cluster(n=n, cluster_id=OWN, profile=ipython_profile, parent=None, log=quiet)
+    cluster = launchers.new_cluster(n, OWN, ipython_profile)
     if hosts:
-        cluster.config.MPILauncher.environment[ssh.FILE] = str(ssh.host_file(hosts))
+        launchers.environment_of_engines(cluster)[ssh.FILE] = str(ssh.host_file(hosts))
     kernels_engines = Engines(cluster, n, profile, None)
     cluster.start_cluster_sync()
     atexit.register(leave)  # it runs before ipyparallel's own function, which reports what it does
@@ -152,7 +127,7 @@ def client_of(cluster: ipp.Cluster) -> ipp.Client:
     try:
         return cluster.connect_client_sync()
     except RuntimeError:  # the controller ended while ipyparallel waited for it
-        last = [line for line in cluster.controller.get_output().splitlines() if line][-1:]
+        last = launchers.output_of(cluster.controller)[-1:]
         leave()
         raise ClusterError(
             f"the cluster's controller has ended{': '.join(['', *last])}. Call connect() again: it takes "
@@ -174,8 +149,8 @@ def leave() -> None:
     cluster.stop_engines_sync()  # first: a controller waits for engines that nobody stopped
     cluster.stop_controller_sync()
     # A controller that was killed leaves these files, and the next one has the same name.
-    files = cluster_files(cluster.profile_dir, cluster.cluster_id)
-    remove([files["client"], files["engine"]])
+    paths = cluster_files(cluster.profile_dir, cluster.cluster_id)
+    remove([paths["client"], paths["engine"]])
 
 
 def is_running(process: psutil.Process) -> bool:
@@ -185,7 +160,7 @@ def is_running(process: psutil.Process) -> bool:
 
 def is_up(launcher: Any) -> bool:
     """Return whether a controller or a set of engines is up or starting, as far as this machine knows."""
-    process = private.process_of(launcher)
+    process = launchers.process_of(launcher)
     # Without a process on this machine, trust what the launcher reports.
     return bool(launcher.running) if process is None else is_running(process)
 
@@ -218,7 +193,7 @@ class PersonsCluster(NamedTuple):
     @property
     def id(self) -> str:
         """Return the id of the cluster; empty for a plain `ipcluster start`."""
-        return self.file.stem.removeprefix("cluster-")
+        return files.cluster_id_of(str(self.file))
 
     def __str__(self) -> str:
         return described(self.id, self.since)
@@ -243,33 +218,21 @@ def in_one_folder(program: str, other: str) -> bool:
 
 def clusters_of_persons(profile: str) -> Iterator[PersonsCluster]:
     """Yield the running clusters of a profile, without those that notebooks have started."""
-    paths = [path for folder in private.profile_dirs() for path in folder.glob("security/cluster-*.json")]
+    paths = [path for folder in launchers.profile_dirs() for path in folder.glob("security/cluster-*.json")]
     for path in sorted(paths):
         name = path.parent.parent.name.removeprefix("profile_")
         if (name if name in profiles() else DEFAULT_PROFILE) != profile:
             continue
         try:
             state = json.loads(path.read_text())
-            controller = psutil.Process(private.controller_pid(state) or 0)
+            controller = psutil.Process(files.controller_pid(state) or 0)
             words, since = controller.cmdline(), controller.create_time()
         except (OSError, ValueError, psutil.Error):  # just removed, not written completely yet, or ended
             continue
-        cluster = PersonsCluster(path, private.size_of(state), words[0] if words else "", since)
-        is_controller = not CONTROLLERS.isdisjoint(words)  # its pid may be another process's by now
+        cluster = PersonsCluster(path, files.size_of(state), words[0] if words else "", since)
+        is_controller = not launchers.CONTROLLERS.isdisjoint(words)  # its pid may be another process's by now
         if is_controller and not cluster.id.startswith(OF_A_NOTEBOOK):
             yield cluster
-
-
-def attach(path: Path) -> ipp.Cluster:
-    """Return the cluster that a cluster file describes, without taking charge of its end.
-
-    The object does not rewrite or remove the file when the cluster ends, as ipyparallel's objects do in each
-    process that has one: by then the file may describe a new cluster of the same name.
-    """
-    cluster = ipp.Cluster.from_file(str(path), parent=None, log=quiet)
-    # A subclass would not do: from_file() makes an object of the class that the file names.
-    cluster.update_cluster_file = lambda: None
-    return cluster
 
 
 def profiles() -> list[str]:

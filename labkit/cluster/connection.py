@@ -18,7 +18,8 @@ from IPython.display import publish_display_data
 
 from labkit import limits
 from labkit.cluster import PROFILE, RANKS, clusters, no_engines, slurm
-from labkit.cluster import ipyparallel_private as private
+from labkit.cluster.adapter import launchers
+from labkit.cluster.adapter.client import call_before_use, pending
 from labkit.cluster.clusters import client_of, is_up, leave, obtain
 from labkit.cluster.engine_setup import RankInfo, install_comm, rank_info
 from labkit.cluster.errors import ClusterError
@@ -104,7 +105,7 @@ def connect(
         f"{attempt.engines.origin}){chosen}."
     )
     ranks = Ranks(client, attempt.cluster, infos, recorder)
-    private.call_before_use(client, ranks.prepare, ranks.sent.append)
+    call_before_use(client, ranks.prepare, ranks.sent.append)
     activate(ranks, cleared=are_new)
     return client
 
@@ -234,12 +235,8 @@ class Attempt:
         if why:
             return ClusterError(why)
         registered, ends = len(self.client.ids), exits_in(Path(self.files["exits"]))
-        lines = [
-            line
-            for engines in self.cluster.engines.values()
-            for line in engines.get_output().splitlines()
-            if line and "[IPEngine" not in line  # the engines' log
-        ]
+        written = [line for engines in self.cluster.engines.values() for line in launchers.output_of(engines)]
+        lines = [line for line in written if not launchers.is_of_a_log(line)]
         output = "\n".join(["\nThe last lines that mpiexec wrote:", *lines[-20:]] if lines else [])
         has_own = clusters.kernels_engines is not None and clusters.kernels_engines.lock is None
         if has_own and not 0 < registered < self.n:
@@ -270,7 +267,7 @@ class Attempt:
             reports = installed.get(max(ANSWER_S, self.deadline - time.monotonic()))
         except TimeoutError:
             raise ClusterError(
-                f"{n} engines are registered, but {ranks_phrase(private.pending(installed))} had no "
+                f"{n} engines are registered, but {ranks_phrase(pending(installed))} had no "
                 f"`comm` after {self.timeout_s:.0f} s. On a slow machine, "
                 f"`rc = connect(n={n}, restart=True, timeout={2 * self.timeout_s:.0f})` waits longer."
             ) from None
@@ -313,8 +310,7 @@ def check_world(infos: Sequence[RankInfo], cluster: ipp.Cluster) -> None:
                 f"this notebook in {sys.prefix}. Stop that cluster, then run the cell with `connect()` again."
             )
     if n > 1 and all(info.size == 1 for info in infos):
-        found = [getattr(engines, "mpi_cmd", None) for engines in cluster.engines.values()]
-        launcher = next((words[-1] for words in found if words), cluster.engine_launcher_class.__name__)
+        launcher = launchers.starter_of_engines(cluster)
         raise ClusterError(
             f"the {n} engines are {n} MPI worlds of one rank each, not one world of {n}. {launcher} started "
             f"them and does not belong to {infos[0].library}, the MPI that mpi4py uses. Stop this cluster "

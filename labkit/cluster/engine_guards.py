@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from labkit.cluster.adapter import functions
 from labkit.units import approx_size
 from mpiwatch.places import place_of
 
@@ -132,7 +133,7 @@ def _note_signal(watch: Any, signalnum: int, frame: Any) -> None:
     if os.getpid() != watch.slot.pid or signalnum not in set(signal.Signals) or signalnum in HARMLESS:
         return
     handler = signal.getsignal(signalnum)
-    is_ipyparallels = getattr(handler, "__module__", "").startswith("ipyparallel")
+    is_ipyparallels = functions.is_own_object(handler)
     if handler is signal.SIG_DFL or is_ipyparallels:
         watch.note_last_words(f"sent itself {signal.Signals(signalnum).name}", frame)
         if is_ipyparallels:

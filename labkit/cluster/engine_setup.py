@@ -6,18 +6,16 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from labkit.cluster.adapter import functions
 from mpiwatch.launch import node_name
 
 GIVEN = ("comm", "rank", "size", "np")
-# The names that ipyparallel defines while it runs a function.
-IN_USE = re.compile(r"_[0-9a-f]{8}_.*_(f|args|kwargs|result)$")
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ def clear_names(shell: Any) -> list[str]:
     missing = object()
     names = [name for name, value in shell.user_ns.items() if initial.get(name, missing) is not value]
     for name in names:
-        if IN_USE.match(name):
+        if functions.is_in_use(name):
             continue
         del shell.user_ns[name]
         if name in initial:
@@ -191,14 +189,4 @@ def record_cells(shell: Any, watch: Any, outputs: Sequence[Any]) -> None:
     shell.events.register("post_execute", end_silent_cell)
     shell.events.register("post_run_cell", end_cell)
 
-    # Functions (apply, map) are not cells, and IPython has no event for them. This method is undocumented
-    # (see tests/cluster/test_ipyparallel_private.py).
-    do_apply = shell.kernel.do_apply
-
-    def recorded(*arguments: Any) -> Any:
-        begin()
-        reply = do_apply(*arguments)
-        end(None if reply[0]["status"] == "ok" else sys.last_value)
-        return reply
-
-    shell.kernel.do_apply = recorded
+    functions.call_around_functions(shell, begin, end)

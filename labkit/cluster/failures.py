@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import ipyparallel as ipp
 from ipyparallel.error import RemoteError, TaskAborted
 
-from labkit.cluster import ipyparallel_private as private
+from labkit.cluster.adapter import client
 from labkit.cluster.errors import CellFailed, CellHung
 from mpiwatch.places import one_line
 from mpiwatch.report import ranks_phrase
@@ -40,13 +40,13 @@ class Failure(NamedTuple):
 def failures(result: ipp.AsyncResult) -> list[Failure]:
     """Return what the ranks that have ended the cell raised, by rank."""
     found = []
-    for rank, future in private.futures(result).items():
+    for rank, future in client.futures(result).items():
         if future.done():
             with contextlib.suppress(Exception):  # a cancelled future has no result
                 error = future.result()  # ipyparallel returns a rank's exception as a result
                 if isinstance(error, RemoteError):
-                    frames = split(error.ename, str(error.evalue), error.traceback or "")
-                    found.append(Failure(rank, error.ename, *frames))
+                    (part,) = client.errors_in(error)
+                    found.append(Failure(rank, part.name, *split(part.name, part.message, part.traceback)))
                 elif isinstance(error, TaskAborted):
                     found.append(Failure(rank, "CellSkipped", SKIPPED, ""))
     return sorted(found)
@@ -54,10 +54,9 @@ def failures(result: ipp.AsyncResult) -> list[Failure]:
 
 def failures_in(error: RemoteError) -> list[Failure]:
     """Return what each rank raised, from the one error that ipyparallel makes of these."""
-    parts = getattr(error, "elist", None) or [(error.ename, error.evalue, error.traceback, error.engine_info)]
     return sorted(
-        Failure((about or {}).get("engine_id", -1), name, *split(name, str(message), traceback or ""))
-        for name, message, traceback, about in parts
+        Failure(part.engine, part.name, *split(part.name, part.message, part.traceback))
+        for part in client.errors_in(error)
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from contextlib import suppress
 from html import escape
 from time import monotonic
@@ -13,8 +14,9 @@ from uuid import uuid4
 import ipyparallel as ipp
 from IPython.display import clear_output, publish_display_data
 
-from labkit.cluster import ipyparallel_private as private
+from labkit.cluster.adapter import client
 from labkit.cluster.ranks import Ranks
+from labkit.guard import Guard, note_in_log
 from labkit.units import duration
 from mpiwatch.report import Activity, RankState, counted, ranks_phrase
 
@@ -22,10 +24,12 @@ from mpiwatch.report import Activity, RankState, counted, ranks_phrase
 NONINTERACTIVE = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")
 AFTER_S = 2.0  # from the cell's start until the view appears
 UPDATE_S = 0.5
+TURN_S = 0.05  # of the thread that updates the view
 AGE_S = 1.0  # of the lines that it shows: ranks note them four times a second
 LINE_CHARACTERS = 120
 LOOK_BACK_CHARACTERS = 4000  # in what a rank has printed, for its last line
 MAX_ROWS = 12  # in each of the two tables
+LAST_UPDATE_S = 5.0  # for an update under way to end, before the view is removed
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 ALONE = re.compile(r"(%%[^\n]*\n)*%%px\b|%px\b[^\n]*\Z")  # a cell that is one `%%px` or `%px`, and no more
 
@@ -47,7 +51,13 @@ PRINTED = "Last line printed:"
 
 
 class LiveView:
-    """A display of what each rank does and of the last line that it has printed. It never fails a cell."""
+    """A display of what each rank does and of the last line that it has printed. It never fails a cell.
+
+    A thread updates it: however long that takes, the notebook notices at once that the cell has ended.
+    """
+
+    # What an update does: an error in one of these leaves the display as it was.
+    STEPS = "observe", "bundle", "publish"
 
     def __init__(self, ranks: Ranks, result: ipp.AsyncResult, after_s: float) -> None:
         self.ranks, self.result, self.after_s = ranks, result, after_s
@@ -57,6 +67,19 @@ class LiveView:
         self.doing: dict[int, str] = {}  # by rank
         self.tails: dict[tuple[int, str], str] = {}  # by rank and stream
         self.printed: dict[int, str] = {}  # by rank: the last line
+        self.guard = Guard("the live view", note_in_log)
+        self.has_ended = threading.Event()
+        self.publishing = threading.Lock()
+
+    def start(self) -> None:
+        """Begin to update the view."""
+        if self.after_s >= 0:
+            threading.Thread(target=self.keep_updated, name="labkit-live-view", daemon=True).start()
+
+    def keep_updated(self) -> None:
+        """Update the view until the cell has ended."""
+        while not self.has_ended.wait(TURN_S):
+            self.update()
 
     def update(self) -> None:
         """Show what the ranks are doing now. It can be called often: it acts twice a second."""
@@ -64,31 +87,40 @@ class LiveView:
         if self.after_s < 0 or now < self.next_update:
             return
         self.next_update = now + UPDATE_S
-        try:
-            self.observe()
-            # A rank whose last line is about to be replaced, as in `check`, says that it takes a while.
-            soon = self.after_s == AFTER_S and any(tail.endswith("\r") for tail in self.tails.values())
-            if soon or now - self.began >= self.after_s:
-                display = {"display_id": self.display_id}
-                publish_display_data(self.bundle(now), transient=display, update=self.is_shown)
-                self.is_shown = True
-        except Exception:  # a view that fails must not fail the cell
-            self.next_update = float("inf")
+        self.guard.do("observe", self.observe)
+        # A rank whose last line is about to be replaced, as in `check`, says that it takes a while.
+        soon = self.after_s == AFTER_S and any(tail.endswith("\r") for tail in self.tails.values())
+        if soon or now - self.began >= self.after_s:
+            bundle = self.guard.do("bundle", self.bundle, now)
+            if bundle is not None:
+                with self.publishing:
+                    if not self.has_ended.is_set():
+                        self.guard.do("publish", self.publish, bundle)
+
+    def publish(self, bundle: dict[str, str]) -> None:
+        """Show a state of the view in place of the one before."""
+        display = {"display_id": self.display_id}
+        publish_display_data(bundle, transient=display, update=self.is_shown)
+        self.is_shown = True
 
     def remove(self, output_follows: bool) -> None:
         """Remove the display: when the next output comes, without flicker, or at once if none follows."""
         self.after_s = -1
+        self.has_ended.set()
+        is_idle = self.publishing.acquire(timeout=LAST_UPDATE_S)
+        if is_idle:
+            self.publishing.release()
         if self.is_shown:
             clear_output(wait=output_follows)
 
     def observe(self) -> None:
-        for rank, output in private.outputs(self.result).items():
+        for rank, output in client.outputs(self.result).items():
             for name in ("stdout", "stderr"):
                 tail = (output[name] or "")[-LOOK_BACK_CHARACTERS:]
                 if tail != self.tails.get((rank, name), ""):
                     self.tails[rank, name] = tail
                     self.printed[rank] = last_line(tail)
-        seen = {rank: ended(future) for rank, future in private.futures(self.result).items()}
+        seen = {rank: ended(future) for rank, future in client.futures(self.result).items()}
         if not all(seen.values()):
             report = self.ranks.take_snapshot(AGE_S)
             for state in report.ranks if report is not None else ():
@@ -99,7 +131,7 @@ class LiveView:
 
     def bundle(self, now: float) -> dict[str, str]:
         """Return the view as HTML, in the colours of the page around it, and as text."""
-        done = sum(future.done() for future in private.futures(self.result).values())
+        done = sum(future.done() for future in client.futures(self.result).values())
         title = (
             f"{duration(now - self.began)}, {done} of {counted(len(self.doing), 'rank')} "
             "done. The stop button ends the cell."

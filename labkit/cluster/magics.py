@@ -8,31 +8,32 @@ import re
 import signal
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from functools import partial, wraps
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from ipyparallel.client.magics import ParallelMagics
 from ipyparallel.error import NoEnginesRegistered, RemoteError
 from IPython import get_ipython
 
-from labkit.cluster import ipyparallel_private as private
 from labkit.cluster import live_view, output
-from labkit.cluster.errors import CellHung, RankDied
-from labkit.cluster.failures import error_of, failures, failures_in, hang_report
+from labkit.cluster.adapter.client import render_errors_with
+from labkit.cluster.adapter.magics import CellMagics, Options, show_with
+from labkit.cluster.errors import CellFailed, CellHung, RankDied
+from labkit.cluster.failures import error_of, failures, failures_in
 from labkit.cluster.ranks import Ranks
+from labkit.cluster.tracebacks import lines_of_cells, with_sources
+from labkit.guard import Guard, note_in_log
 from mpiwatch.report import Report, runs, wrapped
 
 POLL_S = 0.05  # between two looks at a cell that runs
 RUNS_SHOWN = 6  # of consecutive cells; a longer list is hard to read
 
 
-class RankMagics(ParallelMagics):
-    """ipyparallel's magics, with checks before, during and after each cell.
+class RankMagics(CellMagics):
+    """The magics, with checks before, during and after each cell."""
 
-    The output of a cell is shown when all ranks have ended it: `--stream` and `--no-stream` change nothing.
-    `--progress-after` is the number of seconds after which a live view appears; -1 for never.
-    """
+    # What a cell does besides running: an error in one of these hides neither a hang nor what others show.
+    STEPS = "look_at_ranks", "complete_output", "remove_view", "show_output", "leftover_lines"
 
     ranks: Ranks
     # The cells that have defined names on the ranks: their numbers as the notebook shows them now, by the
@@ -40,25 +41,13 @@ class RankMagics(ParallelMagics):
     setup_cells: dict[str, int]
     progress_after_seconds = live_view.AFTER_S
 
-    @wraps(ParallelMagics.cell_px)  # which keeps its parser of options
-    def cell_px(self, line: str = "", cell: str | None = None) -> Any:
-        try:
-            return super().cell_px(line, engine_text(self.shell, line, cell or ""))
-        except RemoteError as error:  # of `--local`, which waits here
-            raise error_of(failures(self.last_result)) or error from None
+    def text_for_ranks(self, options: str, body: str) -> str:
+        return engine_text(self.shell, options, body)
 
-    def parallel_execute(  # noqa: PLR0917  (ipyparallel's signature)
-        self,
-        cell: str,
-        block: bool | None = None,
-        groupby: str = "type",
-        save_name: str | None = None,
-        stream_output: bool | None = None,
-        progress_after: float | None = None,
-        signal_on_interrupt: Any = None,
-    ) -> Any:
-        block = self.view.block if block is None else block
-        after_s = self.progress_after_seconds if progress_after is None else progress_after
+    def error_of(self, result: Any) -> Exception | None:
+        return error_of(failures(result))
+
+    def run(self, cell: str, options: Options) -> Any:
         self.ranks.prepare()
         number = cell_number(self.shell)
         self.ranks.last_cell = f"cell [{number}]"
@@ -71,28 +60,31 @@ class RankMagics(ParallelMagics):
         # An interrupt while the cell is on its way to the ranks stops it on all of them, like a later one.
         with deferred_interrupts() as interrupts:
             try:
-                result = super().parallel_execute(cell, block=False, save_name=save_name)
+                result = self.send(cell, options.save_name)
             except NoEnginesRegistered:
                 raise self.ranks.death() or NoEnginesRegistered() from None
-        result.display_outputs = partial(output.display_outputs, result)  # `%pxresult` calls it
+        show_with(result, output.display_outputs)
 
         def remember(done: Any) -> None:
             if done.successful() and defines_names(cell):
                 self.setup_cells[key] = number
 
-        if not block:
+        if not options.block:
             result.add_done_callback(remember)
             return result
         has_view = not live_view.NONINTERACTIVE and live_view.fills_its_cell(self.shell)
-        view = live_view.LiveView(self.ranks, result, after_s if has_view else -1)
+        view = live_view.LiveView(self.ranks, result, options.view_after_s if has_view else -1)
+        guard = Guard("a cell", note_in_log, answers=(RankDied, CellHung))
+        guard.do("start", view.start)
         try:
             try:
-                self.wait(result, view, interrupts)
+                self.wait(result, guard, interrupts)
             finally:
-                output.wait_until_complete(result)
+                guard.insist("complete_output", self.complete_output, result)
         finally:
-            view.remove(output_follows=bool(output.pieces(result)))
-            output.show(result, groupby)
+            guard.insist("remove_view", self.remove_view, view, result)
+            if not guard.is_done("show_output", self.show_output, result, options.group_by):
+                print("The output of the ranks could not be shown completely; `%pxresult` shows it again.")
         error: Exception | None = error_of(failures(result))
         try:
             result.get()
@@ -102,19 +94,38 @@ class RankMagics(ParallelMagics):
         if error is not None:
             raise error from None
         remember(result)
-        left = self.ranks.leftovers()
+        left = guard.insist("leftover_lines", self.leftover_lines)
         if left:
             print(left)
         return None
 
-    def wait(self, result: Any, view: live_view.LiveView, interrupts: Sequence[int] = ()) -> None:
-        """Wait until all ranks have ended the cell, unless it was interrupted; keep the view up to date."""
+    def look_at_ranks(self, result: Any) -> None:
+        """End a cell that hangs; raise RankDied or CellHung if ranks have ended."""
+        self.ranks.end_if_hung(result)
+
+    def complete_output(self, result: Any) -> None:
+        """Wait for the rest of what the ranks have printed."""
+        output.wait_until_complete(result)
+
+    def remove_view(self, view: live_view.LiveView, result: Any) -> None:
+        """Remove the live view."""
+        view.remove(output_follows=bool(output.pieces(result)))
+
+    def show_output(self, result: Any, group_by: str) -> None:
+        """Show what the ranks have printed, displayed and returned."""
+        output.show(result, group_by)
+
+    def leftover_lines(self) -> str:
+        """Return lines about what the cell has left on the ranks."""
+        return self.ranks.leftovers()
+
+    def wait(self, result: Any, guard: Guard, interrupts: Sequence[int] = ()) -> None:
+        """Wait until all ranks have ended the cell, unless it was interrupted."""
         try:
             if interrupts:
                 raise KeyboardInterrupt
             while not result.wait(POLL_S):
-                self.ranks.end_if_hung(result)
-                view.update()
+                guard.do("look_at_ranks", self.look_at_ranks, result)
         except KeyboardInterrupt:
             with deferred_interrupts():  # of a user who presses the stop button twice
                 stopped = self.ranks.stop(result)
@@ -159,7 +170,7 @@ def activate(ranks: Ranks, *, cleared: bool) -> None:
     shell.set_custom_exc((NameError,), explain_name)
     if magic_first not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(magic_first)
-    private.render_errors_with(partial(text_of_error, ranks))
+    render_errors_with(partial(text_of_error, ranks))
 
 
 def explain_name(
@@ -182,15 +193,24 @@ def magic_first(lines: list[str]) -> list[str]:
 
 
 def text_of_error(ranks: Ranks, error: RemoteError) -> list[str] | None:
-    """Return the text that shows a hang or a death once for all ranks; None for any other error.
+    """Return the text of an error that a use of the client has raised; None if no rank has raised it.
 
-    `%%px` raises errors of its own. This is for those of the client: of `apply`, `map`, a result's `get`.
+    `%%px` raises errors of its own. This is for those of the client: of `rc[:]["x"]`, `apply`, `map`, a
+    result's `get`. It names the ranks, as that of a cell does, and shows the notebook's line.
     """
     found = failures_in(error)
     died: RankDied | CellHung | None = None
     if any(failure.name == "EngineError" for failure in found):
         died = ranks.death()
-    shown = died or (error_of(found) if hang_report(found) is not None else None)
+    if died is not None:
+        return died._render_traceback_()
+    if any(failure.rank < 0 for failure in found):
+        return None
+    shell = get_ipython()
+    found = [failure._replace(frames=with_sources(shell, failure.frames)) for failure in found]
+    shown = error_of(found)
+    if isinstance(shown, CellFailed):
+        shown.tracebacks = [*filter(None, [lines_of_cells(shell, error)]), *shown.tracebacks]
     return shown._render_traceback_() if shown is not None else None
 
 

@@ -16,7 +16,7 @@ FAILED = (
     "this notebook has no engines, because `connect()` failed. Do what its message says, then run its cell "
     "again."
 )
-MAGICS = "px", "autopx", "pxconfig", "pxresult"
+MAGICS = "px", "autopx", "pxconfig", "pxresult"  # of ipyparallel, which this module does not wait for
 
 message = NOT_YET
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import ipyparallel as ipp
 from IPython.display import publish_display_data
 
-from labkit.cluster import ipyparallel_private as private
+from labkit.cluster.adapter import client
 
 ARRIVAL_S = 1.0  # how long after the last output to wait for more, once the cell has ended
 LONGEST_TEXT = 500_000  # characters of one rank's text; much more freezes a browser
@@ -49,7 +49,7 @@ def wait_until_complete(result: ipp.AsyncResult) -> None:
 def pieces(result: ipp.AsyncResult) -> list[Piece]:
     """Return the output of a cell as far as it has arrived, also while the cell runs."""
     found = []
-    for rank, output in private.outputs(result).items():
+    for rank, output in client.outputs(result).items():
         for kind, name in ((Kind.STDOUT, "stdout"), (Kind.STDERR, "stderr")):
             if text := after_returns(output[name] or ""):
                 found.append(Piece(rank, kind, 0, shortened(text)))
@@ -68,7 +68,7 @@ def display_outputs(result: ipp.AsyncResult, groupby: str = "type") -> None:
 
 def show(result: ipp.AsyncResult, groupby: str) -> None:
     """Print and display the output of a cell as far as it has arrived."""
-    has_tags = not private.is_single(result)
+    has_tags = not client.is_single(result)
     previous = None  # the rank that the last tag of a display names, if only displays of that rank followed
     for piece in sorted(pieces(result), key=SORT_KEYS[groupby]):
         if piece.kind in (Kind.STDOUT, Kind.STDERR):

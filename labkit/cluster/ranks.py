@@ -15,12 +15,14 @@ from ipyparallel.error import NoEnginesRegistered
 
 from labkit import limits
 from labkit.cluster import clusters, ssh
-from labkit.cluster import ipyparallel_private as private
+from labkit.cluster.adapter.client import has_failed, pending
+from labkit.cluster.adapter.launchers import process_of
 from labkit.cluster.engine_setup import RankInfo, leftovers, renew_comm
 from labkit.cluster.errors import CellHung, CellStopped, RankDied
-from labkit.cluster.failures import failures, hang_report, leftover_lines, tracebacks
+from labkit.cluster.failures import Failure, failures, hang_report, leftover_lines, tracebacks
 from labkit.cluster.slurm import Job
 from labkit.cluster.supervisor import cluster_files, exits_in
+from labkit.guard import Guard, note_in_log
 from mpiwatch import HANG_EXIT_CODE
 from mpiwatch.recorder import FlightRecorder
 from mpiwatch.report import Reason, Report, ranks_phrase, render
@@ -42,6 +44,10 @@ NOTICE_S = 2.0  # for the controller to notice that engines have ended
 class Ranks:
     """The ranks behind a client, as they were when `connect()` returned."""
 
+    # What looks after a cell, while it runs and when it hangs: an error in one of these keeps none of the
+    # others from its work.
+    STEPS = "death", "last_report", "failures_of", "interrupt", "kill", "leftovers", "snapshot_lines"
+
     def __init__(
         self, client: ipp.Client, cluster: ipp.Cluster, infos: list[RankInfo], recorder: str
     ) -> None:
@@ -56,11 +62,12 @@ class Ranks:
         self.job = Job(cluster)
         self.machines = ssh.hosts_of(Path(cluster.cluster_file))
         self.recorder = FlightRecorder(recorder) if recorder and os.path.exists(recorder) else None
-        self.controller = private.process_of(cluster.controller)
+        self.controller = process_of(cluster.controller)
         self.ended_because = ""  # set when this notebook has ended the engines
         self.sent: list[Any] = []  # the futures of messages to the engines, until they are done
         self.is_renewal_due = False
         self.epoch = self.epoch_now()  # when the ranks got their communicators
+        self.guard = Guard("the look at the ranks", note_in_log)
 
     def epoch_now(self) -> int:
         """Return how many hangs there have been, as far as this notebook can see."""
@@ -74,7 +81,7 @@ class Ranks:
         """
         done = [future for future in self.sent if future.done()]
         self.sent[:] = [future for future in self.sent if not future.done()]
-        if any(map(private.has_failed, done)) or self.epoch_now() != self.epoch:
+        if any(map(has_failed, done)) or self.epoch_now() != self.epoch:
             self.is_renewal_due = True
         if not self.is_renewal_due or self.sent:
             return
@@ -90,7 +97,7 @@ class Ranks:
         failed = failures(result)
         if not done_in_time or failed:
             why = failed[0].message if failed else "did not respond"
-            ranks = ranks_phrase(private.pending(result) or [failed[0].rank])
+            ranks = ranks_phrase(pending(result) or [failed[0].rank])
             self.end(f"{ranks} could not get fresh communicators ({why}): the engines were ended. {ADVICE}")
             raise RankDied(self.ended_because)
 
@@ -104,8 +111,14 @@ class Ranks:
         self.cell_start = size(self.reports)
 
     def check_engines(self) -> None:
-        if (died := self.death()) is not None:
+        """Raise RankDied or CellHung if the controller or a rank has ended."""
+        died = self.guard.do("death", self.death)
+        if died is not None:
             raise died
+
+    def failures_of(self, result: ipp.AsyncResult) -> list[Failure]:
+        """Return what the ranks that have ended a cell raised."""
+        return failures(result)
 
     def leftovers(self) -> str:
         """Return lines about messages that no rank has received and requests that are open; else nothing.
@@ -187,21 +200,23 @@ class Ranks:
         Raise RankDied if the controller or a rank has ended, CellHung if the engines had to be ended.
         """
         self.check_engines()
-        report = self.last_report(since=self.cell_start)
-        text = hang_report(failures(result)) if report is None else render(report)
+        report = self.guard.do("last_report", self.last_report, self.cell_start)
+        raised = self.guard.do("failures_of", self.failures_of, result) or []
+        text = hang_report(raised) if report is None else render(report)
         if text is None or result.wait(HANG_GRACE_S):
             return
-        if report is not None and not set(private.pending(result)).isdisjoint(stuck_in_mpi(report)):
+        if report is not None and not set(pending(result)).isdisjoint(stuck_in_mpi(report)):
             self.end(stuck_text(report))
-        elif self.interrupt(result):
+        elif self.interrupt_or_end(result):
             return
-        raise CellHung(f"{text}\n{self.ended_because}", tracebacks(failures(result)))
+        raised = self.guard.do("failures_of", self.failures_of, result) or []
+        raise CellHung(f"{text}\n{self.ended_because}", tracebacks(raised))
 
     def stop(self, result: ipp.AsyncResult) -> CellStopped:
         """End a cell because the user stopped it; return the error that says what its ranks were doing."""
-        lines = ["the cell was stopped.", *self.snapshot_lines()]
-        raised = tracebacks(failures(result))
-        if not self.interrupt(result):
+        lines = ["the cell was stopped.", *(self.guard.do("snapshot_lines", self.snapshot_lines) or [])]
+        raised = tracebacks(self.guard.insist("failures_of", self.failures_of, result) or [])
+        if not self.interrupt_or_end(result):
             lines.append(self.ended_because)
         return CellStopped("\n".join(lines), raised)
 
@@ -223,22 +238,31 @@ class Ranks:
         everyone = range(self.recorder.size)
         return take_snapshot(self.recorder, Reason.STOPPED, 0.0, everyone, None, age_s=age_s)
 
-    def interrupt(self, result: ipp.AsyncResult) -> bool:
+    def interrupt_or_end(self, result: ipp.AsyncResult) -> bool:
         """Interrupt the ranks that are still in the cell. If they go on, end the engines and return False."""
-        # Only once: a second interrupt could hit a rank while it handles the first, and its answer be lost.
-        with contextlib.suppress(NoEnginesRegistered):
-            self.client.send_signal("SIGINT", targets=private.pending(result), block=False)
+        # A second interrupt could hit a rank while it handles the first, and its answer be lost. So try again
+        # only after an error.
+        self.guard.insist("interrupt", self.interrupt, result)
         if not result.wait(INTERRUPT_S):
-            stuck = ranks_phrase(private.pending(result))
+            stuck = ranks_phrase(pending(result))
             self.end(
                 f"{stuck} did not respond to an interrupt (an unwatched MPI call, or other compiled code): "
                 f"the engines were ended. {ADVICE}"
             )
         return not self.ended_because
 
+    def interrupt(self, result: ipp.AsyncResult) -> None:
+        """Interrupt the ranks that are still in the cell."""
+        with contextlib.suppress(NoEnginesRegistered):
+            self.client.send_signal("SIGINT", targets=pending(result), block=False)
+
     def end(self, reason: str) -> None:
         """End all engines, for a reason that no other program knows."""
         self.ended_because = reason
+        self.guard.insist("kill", self.kill)
+
+    def kill(self) -> None:
+        """End all engines, even those that do not respond."""
         kill_engines(self.client)
 
 

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import psutil
 
 from labkit import __version__
+from labkit.cluster.adapter.files import PROFILE_DIR, cluster_id_of
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.supervisor import cluster_files, files_of_this_cluster
 from labkit.hosts.mpi import command, unquoted_prefix
@@ -113,7 +114,7 @@ def hosts_of_ranks(path: Path, ranks: int | None) -> list[str]:
 
 def hosts_of(cluster_file: Path) -> list[str]:
     """Return the hosts of the ranks of a cluster; an empty list if they are not known."""
-    name = cluster_file.stem.removeprefix("cluster-")
+    name = cluster_id_of(str(cluster_file))
     with suppress(OSError, ValueError):
         return list(json.loads(Path(cluster_files(str(cluster_file.parents[1]), name)["hosts"]).read_text()))
     return []
@@ -124,7 +125,9 @@ def before_controller(cluster: ipp.Cluster) -> list[str]:
 
     The launcher of its engines gets the result. Raise ClusterError if a host cannot run ranks.
     """
-    environment = cluster.config.MPILauncher.environment
+    from labkit.cluster.adapter import launchers  # noqa: PLC0415  (a look needs no ipyparallel)
+
+    environment = launchers.environment_of_engines(cluster)
     machines = last_look({**os.environ, **environment}, cluster.n)
     environment[MACHINES] = json.dumps(machines)
     # Engines connect from other machines, and notebooks from this one.
@@ -318,7 +321,7 @@ def watch(mpiexec: int, hosts: Sequence[str], ready: int) -> NoReturn:
     die_with_parent(signal.SIGKILL, mpiexec)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # mpiexec handles a Ctrl-C
     files, script = files_of_this_cluster(), "echo ready; exec cat"
-    is_cluster = "IPP_PROFILE_DIR" in os.environ
+    is_cluster = PROFILE_DIR in os.environ
     if is_cluster:
         Path(files["hosts"]).write_text(json.dumps(hosts))
         folders = shlex.join(os.path.dirname(files[name]) for name in ("engine", "hosts"))

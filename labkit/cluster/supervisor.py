@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import os
 import signal
 import subprocess
@@ -27,9 +26,12 @@ if __name__ == "__main__":  # run by path with -I -S, Python does not know where
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from labkit import forking
+from labkit.cluster.adapter import files
+from labkit.guard import Guard
 from mpiwatch import processes
 from mpiwatch.processes import LINUX, alive, die_with_parent, run_by_path, supervise
 
+ENGINE = "labkit.cluster.adapter.engine"  # the program that forks the engines
 GRACE_S = {"controller": 2.0, "engines": 2.0, "job": 35.0}  # from SIGTERM to SIGKILL; ipyparallel has 5 s
 
 
@@ -39,31 +41,20 @@ def supervised(role: str) -> list[str]:
 
 
 def cluster_files(profile_dir: str, cluster_id: str) -> dict[str, str]:
-    """Return the paths of the files that describe an ipyparallel cluster and its ranks.
+    """Return the paths of the files that describe a cluster and its ranks: ipyparallel's, and the lab's.
 
-    ipyparallel writes `cluster`, `client`, `engine` and `engines`. The lab writes `lock` (locked by the
-    kernel that has the engines), `exits` (how each rank ended), `reports` (hang reports, one line of JSON
-    each), `job` (the state of the engines' SLURM job) and `hosts` (by ssh: the host of each rank).
+    The lab's are `lock` (locked by the kernel that has the engines), `exits` (how each rank ended),
+    `reports` (hang reports, one line of JSON each), `job` (the state of the engines' SLURM job) and `hosts`
+    (by ssh: the host of each rank).
     """
-    security, log = f"{profile_dir}/security", f"{profile_dir}/log"
-    controller = f"{security}/ipcontroller-{cluster_id}" if cluster_id else f"{security}/ipcontroller"
-    return {
-        "cluster": f"{security}/cluster-{cluster_id}.json",
-        "client": f"{controller}-client.json",
-        "engine": f"{controller}-engine.json",
-        "engines": f"{log}/engines{cluster_id}.json",
-        "lock": f"{log}/lock-{cluster_id}",
-        "exits": f"{log}/exits-{cluster_id}",
-        "reports": f"{log}/reports-{cluster_id}",
-        "job": f"{log}/job-{cluster_id}",
-        "hosts": f"{log}/hosts-{cluster_id}",
-    }
+    names = ("lock", "exits", "reports", "job", "hosts")
+    own = {name: f"{profile_dir}/log/{name}-{cluster_id}" for name in names}
+    return files.cluster_files(profile_dir, cluster_id) | own
 
 
 def files_of_this_cluster() -> dict[str, str]:
     """Return the cluster_files of the cluster that this process belongs to."""
-    # ipyparallel sets both variables for the controllers and engines that it starts.
-    return cluster_files(os.environ.get("IPP_PROFILE_DIR", ""), os.environ.get("IPP_CLUSTER_ID", ""))
+    return cluster_files(*files.this_cluster())
 
 
 def exits_in(file: os.PathLike[str]) -> list[tuple[int, int]]:
@@ -78,66 +69,123 @@ def exits_in(file: os.PathLike[str]) -> list[tuple[int, int]]:
 
 def controller_pid() -> int | None:
     """Return the pid of the cluster's controller, or of its supervisor; None without a whole cluster file."""
-    # labkit.cluster.ipyparallel_private reads the same entry.
-    path = files_of_this_cluster()["cluster"]
-    with contextlib.suppress(OSError, ValueError, KeyError), open(path) as file:
-        return int(json.load(file)["controller"]["state"]["pid"])
-    return None
+    return files.read_controller_pid(files_of_this_cluster()["cluster"])
+
+
+# What a supervisor does before and after it waits; mpiwatch.processes.STEPS are what it does meanwhile. An
+# error in one of these functions keeps none of the others from being done.
+STEPS = (
+    *("controller_pid", "remove_old_files", "name_file_of_exits", "leave_job", "start_forks"),
+    *("sockets_of_hosts", "own_log", "has_successor", "shared_files", "logs_of_engines"),
+)
 
 
 def files_to_remove(role: str, watched: int, command: int, stopped: bool) -> list[str]:
     """Return the files to remove after the command, of this pid, has ended; `stopped` by a signal to us."""
-    folder, id_ = os.environ.get("IPP_PROFILE_DIR", ""), os.environ.get("IPP_CLUSTER_ID", "")
-    found = []
-    if os.path.basename(folder) == "profile_hosts":
-        from labkit.hosts import state  # noqa: PLC0415  (it takes time to import, and few clusters need it)
-
-        found += glob.glob(f"{state.folder()}/{command}:*")  # the sockets of labkit.cluster.controller
+    guard = Guard("a supervisor")
     # A starter that has ended cannot read our output or clean up. One that stops its controller needs
     # neither log, and waits for our end: remove them now, as Jupyter may kill it before it removes them.
     unread = not alive(watched) or (stopped and role == "controller")
+    found: list[str] = guard.insist("sockets_of_hosts", sockets_of_hosts, command) or []
     if unread:
-        with contextlib.suppress(OSError):
-            own_log = os.readlink("/proc/self/fd/1")
-            found += [own_log] * own_log.endswith(".log")
-    successor = controller_pid()
-    if successor not in (None, os.getpid(), watched) and alive(successor):
+        found += guard.insist("own_log", own_log) or []
+    if guard.insist("has_successor", has_successor, watched):
         return found  # a new cluster has taken the name, and the files are its own
     if unread or role == "controller":
-        found += files_of_this_cluster().values()
-    if unread and role == "controller" and id_:
+        found += guard.insist("shared_files", shared_files) or []
+    if unread and role == "controller":
         # A kernel that was killed while it stopped its engines has left their log. The controller ends last.
-        found += glob.glob(f"{glob.escape(folder)}/log/ipengine-{id_}-*.log")
+        found += guard.insist("logs_of_engines", logs_of_engines) or []
     return found
+
+
+def sockets_of_hosts(controller: int) -> list[str]:
+    """Return the Unix sockets of a controller of ranks on this machine's hosts, by its pid."""
+    folder, _ = files.this_cluster()
+    if os.path.basename(folder) != "profile_hosts":
+        return []
+    from labkit.hosts import state  # noqa: PLC0415  (it takes time to import, and few clusters need it)
+
+    return glob.glob(f"{state.folder()}/{controller}:*")
+
+
+def own_log() -> list[str]:
+    """Return the log that this process and its command write, if they write one."""
+    try:
+        log = os.readlink("/proc/self/fd/1")
+    except OSError:  # not on Linux
+        return []
+    return [log] if log.endswith(".log") else []
+
+
+def has_successor(watched: int) -> bool:
+    """Return whether a new cluster has taken the name of this one."""
+    successor = controller_pid()
+    return successor is not None and successor not in (os.getpid(), watched) and alive(successor)
+
+
+def shared_files() -> list[str]:
+    """Return the files that describe this cluster and its ranks."""
+    return list(files_of_this_cluster().values())
+
+
+def logs_of_engines() -> list[str]:
+    """Return the logs of a named cluster's engines."""
+    folder, cluster_id = files.this_cluster()
+    if not cluster_id:
+        return []
+    return glob.glob(f"{glob.escape(files.logs_of_engines(folder, cluster_id))}*.log")
+
+
+def remove_old_files(role: str) -> None:
+    """Remove the files that an earlier cluster of this name has left after a power cut.
+
+    The new engines would read them.
+    """
+    paths = files_of_this_cluster()
+    old = ("client", "engine") if role == "controller" else ("exits", "job")
+    processes.remove([paths[name] for name in old])
+
+
+def name_file_of_exits() -> None:
+    """Let stand-ins note how their ranks end."""
+    os.environ[forking.EXITS] = files_of_this_cluster()["exits"]
+
+
+def leave_job() -> None:
+    """Start ranks on this machine, or where the profile says, and not in the batch job of this process."""
+    for name in os.environ.keys() - processes.without_job(os.environ).keys():
+        del os.environ[name]
+
+
+def start_forks() -> None:
+    """Start the process that forks engines. Without it, each stand-in starts its engine itself."""
+    me = os.getpid()
+    with forking.listen() as listener:
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", ENGINE, forking.SERVE],
+            stdin=listener.fileno(),
+            preexec_fn=lambda: die_with_parent(signal.SIGKILL, me),  # noqa: PLW1509
+        )
 
 
 def main(arguments: list[str]) -> int:
     role, starter, *command = arguments
-    watched = int(starter)
+    watched, guard = int(starter), Guard("a supervisor")
     # Engines without a controller of their own (`ipcluster engines`) end with their starter.
     for _ in range(0 if role == "controller" else 10):
-        if controller := controller_pid():
+        controller = guard.do("controller_pid", controller_pid)
+        if controller:
             watched = controller
             break
         time.sleep(0.02)  # ipyparallel writes the file in place: it may be incomplete
-    files = files_of_this_cluster()
-    # After a power cut, files of an earlier controller or of earlier engines may be left. The new engines
-    # would read them.
-    old = ("client", "engine") if role == "controller" else ("exits", "job")
-    processes.remove([files[name] for name in old])
+    guard.insist("remove_old_files", remove_old_files, role)
     if role != "controller":
-        os.environ[forking.EXITS] = files["exits"]
-    if role == "engines":  # not as a job: on this machine, or where the profile says
-        for name in os.environ.keys() - processes.without_job(os.environ).keys():
-            del os.environ[name]
+        guard.insist("name_file_of_exits", name_file_of_exits)
+    if role == "engines":
+        guard.insist("leave_job", leave_job)
     if role == "engines" and command[0] != sys.executable and LINUX:  # no launcher of other machines
-        me = os.getpid()
-        with forking.listen() as listener:
-            subprocess.Popen(
-                [sys.executable, "-P", "-m", "labkit.cluster.engine", forking.SERVE],
-                stdin=listener.fileno(),
-                preexec_fn=lambda: die_with_parent(signal.SIGKILL, me),  # noqa: PLW1509
-            )
+        guard.insist("start_forks", start_forks)
     return supervise(
         command,
         watched,

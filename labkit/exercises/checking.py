@@ -27,15 +27,18 @@ from uuid import uuid4
 
 from labkit import forking
 from labkit.children import end, start_child
+from labkit.cluster.adapter.functions import is_own_object
 from labkit.exercises import catalogue, record
 from labkit.exercises.exercise import Exercise, Verdict, is_stub
 from labkit.exercises.launching import EXTRA_S, FORKED, START_S, clean_environment, scratch_folder
 from labkit.exercises.limits import set_readable
+from labkit.guard import Guard, note_in_log
 from mpiwatch.places import is_cell
 from mpiwatch.processes import supervised
 from mpiwatch.report import COLUMNS, counted, wrapped
 
 JUDGE = "labkit.exercises.judge"
+STEPS = ("_forks",)  # of a check: an error in one of these functions does not keep its verdict
 PRINTED_LINES = 10
 PRINTED_COLUMNS = COLUMNS - len("[stdout:0] ")  # with which `%%px` marks what rank 0 prints
 USE = "the notebook uses the reference"
@@ -68,7 +71,7 @@ class Display:
         kernel = getattr(ipython.get_ipython(), "kernel", None) if ipython else None
         is_compared = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")  # with saved outputs
         self.in_notebook = kernel is not None and not is_compared
-        self.in_kernel = self.in_notebook and not type(kernel).__module__.startswith("ipyparallel.")
+        self.in_kernel = self.in_notebook and not is_own_object(kernel)
         self.publish: Any = ipython.display.publish_display_data if self.in_notebook else None
         self.id, self.began = uuid4().hex, False
 
@@ -178,8 +181,10 @@ def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Ver
     With `sandboxed`, the job runs in a sandbox (`labkit.exercises.sandbox`).
     """
     limit_s = 2 * START_S + exercise.deadline_s + EXTRA_S
+    guard = Guard("a check", note_in_log)
     try:
-        forks, parent = _forks()
+        # Without a process that forks them, the judge and the job import everything themselves.
+        forks, parent = guard.do("_forks", _forks) or ("", None)
         # Without a sandbox, a submission can write to the judge's pipe, but it does not know the token.
         token = secrets.token_hex(16)
         request = {

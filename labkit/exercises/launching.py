@@ -23,6 +23,7 @@ from labkit.children import end
 from labkit.exercises import cgroup, job_modules, sandbox, transport, usage
 from labkit.exercises.exercise import Case, Exercise
 from labkit.exercises.limits import FILE_BYTES, FOLDER_FILES, PROCESSES, RECORD_BYTES, processes
+from labkit.guard import Guard
 from mpiwatch import launch
 from mpiwatch.launch import Options, command_line
 from mpiwatch.processes import LINUX, is_mpich
@@ -71,6 +72,9 @@ class Job:
     (`is_trusted`) needs no sandbox. Raise OSError if the job cannot be started.
     """
 
+    # What the wait for a request does: an error in one of these ends neither the wait nor the check.
+    STEPS = "has_all", "read_output", "excess", "has_stacks"
+
     def __init__(
         self,
         folder: Path,
@@ -83,6 +87,7 @@ class Job:
         self.exercise = exercise
         self.ranks = max(case.ranks for case in cases) if exercise.on_ranks else 1
         self.requests = 0
+        self.guard = Guard("a check")
         self.output = b""
         self.watch = usage.Watch()
         self.watch_at = 0.0  # when to look next at what all processes use
@@ -149,7 +154,7 @@ class Job:
             handover.begin()
         except OSError as error:
             end(self.process)
-            self._read_output()
+            self.guard.insist("read_output", self.read_output)
             printed = self.output.decode(errors="replace").strip().splitlines()
             self.close()
             raise OSError(printed[-1] if printed else str(error)) from None
@@ -215,9 +220,9 @@ class Job:
         while not (run.is_complete or time.monotonic() > end_at):
             time.sleep(pause)
             pause = min(2 * pause, POLL_S)
-            run.is_complete = all(path.exists() for path in following)
+            run.is_complete = bool(self.guard.do("has_all", self.has_all, following))
             run.status = None if run.is_complete else self.process.poll()
-            self._read_output()
+            self.guard.do("read_output", self.read_output)
             if len(self.output) > OUTPUT_BYTES:
                 run.excess = "prints without end: more than 1 MB"
             elif any(_size(path) > RECORD_BYTES for path in records):
@@ -226,14 +231,14 @@ class Job:
                 run.excess = self._memory_excess()
                 break
             elif not run.is_complete:
-                run.excess = self._excess()
+                run.excess = self.guard.do("excess", self.excess) or ""
             if run.excess:
                 break
-            if not is_ending and any(map(_size, stacks)):
+            if not is_ending and self.guard.do("has_stacks", self.has_stacks, stacks):
                 is_ending, end_at = True, time.monotonic() + END_S
         if not run.is_complete:
             end(self.process)
-            self._read_output()
+            self.guard.insist("read_output", self.read_output)
         run.output = self.output.decode(errors="replace")
         for rank, stack in enumerate(stacks):
             try:
@@ -253,7 +258,15 @@ class Job:
             run.report = json.loads(_text(self.folder / self.report, STACK_BYTES) or "{}").get("report")
         return run
 
-    def _excess(self) -> str:
+    def has_all(self, paths: Sequence[Path]) -> bool:
+        """Return whether all of these files exist."""
+        return all(path.exists() for path in paths)
+
+    def has_stacks(self, stacks: Sequence[Path]) -> bool:
+        """Return whether a rank has written its stack, as it does at its deadline."""
+        return any(map(_size, stacks))
+
+    def excess(self) -> str:
         """Return which limit the job exceeds, as a finding says it after "it"; empty if none."""
         is_overfull = is_full(self.folder)
         if self.is_sandboxed and not is_overfull:
@@ -275,7 +288,7 @@ class Job:
         group = self.handover.group if self.handover is not None else None
         return usage.MEMORY_EXCESS if group is not None and cgroup.has_ended_members(group) else ""
 
-    def _read_output(self) -> None:
+    def read_output(self) -> None:
         """Read what the job has printed since the last call; a pipe that is full makes it wait."""
         with suppress(BlockingIOError):
             while len(self.output) <= OUTPUT_BYTES and (chunk := os.read(self.printed, 1 << 16)):

@@ -135,6 +135,37 @@ def test_cells_to_run_again_are_those_that_last_succeeded_by_their_number_now(sh
     assert f"The ranks are new: run the %%px cells [2], [{number}] again to define their names." in said
 
 
+def test_errors_of_views_are_as_short_as_those_of_cells(shared: Kernel) -> None:
+    number = int(shared.run("print(len(In))"))
+    assert error_lines(shared, 'first = 1\nrc[:]["typo"]') == [
+        "NameError on ranks 0–3: name 'typo' is not defined",
+        "",
+        f"Cell In[{number}], line 2",
+        "      1 first = 1",
+        '----> 2 rc[:]["typo"]',
+    ]
+    assert error_lines(shared, 'rc[1]["typo"]')[0] == "NameError on rank 1: name 'typo' is not defined"
+    assert error_lines(shared, 'rc[:].pull(["typo", "other"], block=True)')[3:] == [
+        '----> 1 rc[:].pull(["typo", "other"], block=True)'
+    ]
+
+
+def test_an_error_in_a_function_of_the_notebook_shows_its_line_in_the_notebook(shared: Kernel) -> None:
+    number = int(shared.run("print(len(In))"))
+    shared.run("def half(x):\n    return x / 0")
+    lines = error_lines(shared, "rc[:].apply_sync(half, 1)")
+    assert lines == [
+        "ZeroDivisionError on ranks 0–3: division by zero",
+        "",
+        f"Cell In[{number + 1}], line 1",
+        "----> 1 rc[:].apply_sync(half, 1)",
+        "",
+        f"Cell In[{number}], line 2, in half(x)",
+        "      1 def half(x):",
+        "----> 2     return x / 0",
+    ]
+
+
 @pytest.mark.parametrize(
     ("message", "traceback", "expected"),
     [

@@ -34,7 +34,7 @@ def test_engines_end_with_a_killed_kernel(world: World, kernel: Kernel, tmp_path
 def test_engines_that_are_starting_end_with_a_killed_kernel(world: World, kernel: Kernel) -> None:
     kernel.start(CONNECT.format(n=2))
     wait_until(
-        lambda: any("labkit.cluster.engine" in command for command in world.commands()),
+        lambda: any("labkit.cluster.adapter.engine" in command for command in world.commands()),
         "engines are starting",
     )
     kernel.manager.signal_kernel(signal.SIGKILL)
@@ -58,7 +58,7 @@ def test_engines_in_a_deadlock_end_with_ipcluster(
     rank = "from mpi4py import MPI\nrank = MPI.COMM_WORLD.rank"
     client[:].execute(rank, block=True)
     client[:].execute(RAW_DEADLOCK, block=False)
-    engines = [each for each in world.processes() if "labkit.cluster.engine" in each.cmdline()]
+    engines = [each for each in world.processes() if "labkit.cluster.adapter.engine" in each.cmdline()]
     busy = {each.pid: sum(each.cpu_times()[:2]) for each in engines}
     wait_until(lambda: any(sum(each.cpu_times()[:2]) > busy[each.pid] for each in engines), "a rank waits")
     client.close()

@@ -348,7 +348,7 @@ def test_engines_on_machines(machines: Machines, session: Session) -> None:
     bad.write_text("lab0\nlab1\nlab2\nlab9\n")
     output = session.run(CONNECT.format(f", hosts={str(bad)!r}"))
     assert "ClusterError: Nothing was started" in output and "\nlab9: its name is unknown" in output
-    assert not [line for line in machines.programs() if "labkit.cluster.controller" in line]
+    assert not [line for line in machines.programs() if "labkit.cluster.adapter.controller" in line]
 
     output = session.run(CONNECT.format(f", hosts={str(path)!r}"))
     assert "4 ranks, one MPI world" in output and "on lab0, lab1, lab2, lab3" in output
@@ -408,7 +408,8 @@ def test_ipcluster_as_typed_with_the_host_file_in_its_place(machines: Machines, 
     ) as job:
         try:
             wait_until(
-                lambda: any("labkit.cluster.engine" in line for line in machines.programs()), "engines"
+                lambda: any("labkit.cluster.adapter.engine" in line for line in machines.programs()),
+                "engines",
             )
             output = session.run(CONNECT.format(""))
             assert "on lab0, lab1, lab2, lab3; connected to the running cluster" in output

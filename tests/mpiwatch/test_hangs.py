@@ -200,7 +200,7 @@ def test_a_killed_process_ends_the_cell_and_is_named(shared: Kernel, tmp_path: P
             command = " ".join(process.cmdline())
             if process.pid != shared.pid and (
                 victim == "the whole cluster"
-                or (victim == "the controller" and "-m labkit.cluster.controller" in command)
+                or (victim == "the controller" and "-m labkit.cluster.adapter.controller" in command)
             ):
                 process.kill()
     if victim == "an engine":

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 from labkit import forking
+from labkit.guard import Guard
 
 IMPORTED = (
     *("ipykernel.debugger", "ipyparallel.engine.app", "ipyparallel.engine.nanny"),
@@ -19,6 +20,9 @@ IMPORTED = (
     *("tornado.platform.asyncio", "tornado.queues"),
     *("labkit.cluster.engine_setup", "mpiwatch.communicators", "numpy.random"),
 )
+
+# The methods by which a nanny (below) looks after its engine. It learns of the engine's end in two ways.
+NANNY_STEPS = "wait_for_parent_thread", "pipe_handler", "notify_exit", "signal_request", "dispatch_control"
 
 
 def main() -> None:
@@ -84,10 +88,23 @@ def fork_nanny() -> Any:
     """Fork a process that waits to become the nanny; return a replacement for ipyparallel's `start_nanny`.
 
     `app.start_nanny` and the pickled arguments that `nanny.main` reads from its standard input are private to
-    ipyparallel (see tests/cluster/test_ipyparallel_private.py).
+    ipyparallel.
     """
     from ipyparallel.engine import nanny  # noqa: PLC0415
 
+    class Nanny(nanny.KernelNanny):
+        """A nanny that ends although it could not report the end of its engine."""
+
+        _finish_called: bool
+
+        def finish(self) -> None:
+            if not self._finish_called:
+                self._finish_called = True
+                guard = Guard("an engine's nanny", self.log.error)
+                guard.insist("notify_exit", self.notify_exit)
+                self.loop.add_callback(self.loop.stop)
+
+    nanny.KernelNanny = Nanny
     arguments_out, arguments_in = os.pipe()
     url_out, url_in = os.pipe()
     if os.fork() == 0:

@@ -1,6 +1,6 @@
 """An ipyparallel controller that loses none of its ports to other programs while it starts.
 
-    python -m labkit.cluster.controller [OPTION …]
+    python -m labkit.cluster.adapter.controller [OPTION …]
 
 The options are ipyparallel's. Its controller asks the system for about sixteen free ports, releases them, and
 starts child processes that listen on them about a second later. If another program gets a port in between,
@@ -26,6 +26,8 @@ from uuid import uuid4
 from ipyparallel.controller import heartmonitor
 from ipyparallel.controller.app import IPController
 
+from labkit.guard import Guard
+
 QUIET_MS = 1000  # between pings while no engine comes or ends
 CHANGING_S = 10.0  # since an engine came or ended
 FEW_MISSES = 3  # of an engine on a busy machine; one that has ended misses all
@@ -34,7 +36,7 @@ FEW_MISSES = 3  # of an engine on a busy machine; one that has ended misses all
 class Controller(IPController):
     """Keep each chosen port bound until the controller ends.
 
-    Replaces methods of IPController that are not documented (see tests/cluster/test_ipyparallel_private.py).
+    Replaces methods of IPController that are not documented.
     """
 
     def __init__(self, **settings: object) -> None:
@@ -92,14 +94,28 @@ class Controller(IPController):
 class HeartMonitor(heartmonitor.HeartMonitor):
     """Ping less often while all engines respond.
 
-    `beat` and `caller` are not documented (see tests/cluster/test_ipyparallel_private.py).
+    `beat` and `caller` are not documented.
     """
 
+    # An error in one of these ends no heartbeat.
+    STEPS = "ping", "adapt_period"
     changed = 0.0  # in seconds of its lifetime
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.guard = Guard("the heart monitor", self.log.error)
 
     def beat(self) -> None:
         before = set(self.hearts)
+        self.guard.do("ping", self.ping)
+        self.guard.do("adapt_period", self.adapt_period, before)
+
+    def ping(self) -> None:
+        """Count which engines have answered the last ping, and send the next."""
         super().beat()
+
+    def adapt_period(self, before: set[Any]) -> None:
+        """Set when the next ping comes; `before`: the engines that were there before this one."""
         misses = max(self.on_probation.values(), default=0)
         if before != self.hearts or misses > FEW_MISSES or not self.hearts:
             self.changed = self.lifetime

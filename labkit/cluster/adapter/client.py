@@ -1,31 +1,18 @@
-"""What the notebook's side uses of ipyparallel beyond its documented interface, in one place.
-
-tests/cluster/test_ipyparallel_private.py checks each of these against the installed version. The programs
-labkit.cluster.engine and labkit.cluster.controller replace parts of ipyparallel's; each says which.
-"""
+"""A client of ipyparallel's, its results and its errors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ipyparallel as ipp
-import psutil
-from ipyparallel import util
 from ipyparallel.error import RemoteError
 
 # Methods of a client that make its views. `rc[:]` calls the first, which fails if there are no engines.
 VIEWS = "direct_view", "load_balanced_view", "broadcast_view"
 USES_OF_VIEWS = "execute", "_really_apply"  # the first is for cells, the second for apply, map, push and pull
 SENDS = "send_apply_request", "send_execute_request"  # of a client, by which its views send
-
-
-def profile_dirs() -> list[Path]:
-    """Return all of this user's IPython profile folders."""
-    # ipyparallel.util has no public function for it; `ipcluster list` uses this one.
-    return [Path(folder) for folder in util._all_profile_dirs()]
 
 
 def futures(result: ipp.AsyncResult) -> dict[int, Any]:
@@ -49,28 +36,6 @@ def outputs(result: ipp.AsyncResult) -> dict[int, Any]:
 def is_single(result: ipp.AsyncResult) -> bool:
     """Return whether a result is that of a view of one engine given by its number, and not as a list."""
     return bool(result._single_result)
-
-
-def process_of(launcher: Any) -> psutil.Process | None:
-    """Return the process on this machine that a launcher of a controller or of engines has started."""
-    # LocalProcessLauncher, the base of the local and the MPI launchers, sets .process when it starts one or
-    # is restored from a cluster file. Launchers for batch systems and ssh have none.
-    process = getattr(launcher, "process", None)
-    return process if isinstance(process, psutil.Process) else None
-
-
-def controller_pid(state: dict[str, Any]) -> int | None:
-    """Return the process id of the controller that a cluster file describes, None if it has none."""
-    # Cluster.to_dict() writes the file; a local launcher's state holds a pid, a batch system's a job id.
-    # labkit.cluster.supervisor reads the same entry.
-    pid = ((state.get("controller") or {}).get("state") or {}).get("pid")
-    return pid if isinstance(pid, int) else None
-
-
-def size_of(state: dict[str, Any]) -> int | None:
-    """Return the number of engines that the cluster of a cluster file was started with, None if unknown."""
-    sets = (state.get("engines") or {}).get("sets") or {}
-    return sum(engines["n"] for engines in sets.values()) or (state.get("cluster") or {}).get("n")
 
 
 def call_before_use(client: ipp.Client, before: Callable[[], None], sent: Callable[[Any], None]) -> None:
@@ -107,6 +72,25 @@ def has_failed(future: Any) -> bool:
         return isinstance(future.result(), Exception)  # ipyparallel returns an engine's exception as a result
     except Exception:
         return True
+
+
+class ErrorOfAnEngine(NamedTuple):
+    """An error as an engine has sent it. `engine` is the engine's id, -1 if it is not known."""
+
+    engine: int
+    name: str
+    message: str
+    traceback: str
+
+
+def errors_in(error: RemoteError) -> list[ErrorOfAnEngine]:
+    """Return what each engine raised, from the one error that ipyparallel makes of these."""
+    # CompositeError has a list of them, and its own traceback is none of an engine's.
+    parts = getattr(error, "elist", None) or [(error.ename, error.evalue, error.traceback, error.engine_info)]
+    return [
+        ErrorOfAnEngine((about or {}).get("engine_id", -1), name, str(message), traceback or "")
+        for name, message, traceback, about in parts
+    ]
 
 
 def render_errors_with(render: Callable[[RemoteError], list[str] | None]) -> None:

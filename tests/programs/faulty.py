@@ -1,0 +1,94 @@
+"""A process of the lab's, one of whose steps has a fault: faulty.py ROLE [ARGUMENT …], or `--serve …`.
+
+FAULT in the environment, JSON, says in which process (`where`), which step and what kind: `error`: an error
+each time; `often`: in the first calls; `delay`: the first call takes seconds. CALLS is a file that gets a
+line for each fault.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+FAULT, CALLS = "LABKIT_TEST_FAULT", "LABKIT_TEST_CALLS"
+ERRORS, DELAY_S = 3, 2.0
+ME = "tests.programs.faulty"  # as a module that `python -m` runs
+
+
+def faulty(step: Callable[..., Any], kind: str, note: Callable[[], object]) -> Callable[..., Any]:
+    """Return a step with a fault, which notes each time that it has one."""
+    calls = 0
+
+    def call(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if kind == "error":
+            note()
+            raise TypeError("an error in a step, each time")
+        if kind == "often" and calls <= ERRORS:
+            note()
+            raise MemoryError("one of the first errors in a step")
+        if kind == "delay" and calls == 1:
+            note()
+            time.sleep(DELAY_S)
+        return step(*arguments)
+
+    return call
+
+
+def note_fault() -> None:
+    """Append a line to the file of faults."""
+    with open(os.environ[CALLS], "a") as file:
+        file.write(".\n")
+
+
+def inject(where: str) -> None:
+    """Give this process its fault, if it is the one that has one."""
+    fault = json.loads(os.environ[FAULT])
+    if fault["where"] != where:
+        return
+    owner = importlib.import_module(fault["module"])
+    for name in filter(None, fault["owner"].split(".")):
+        owner = getattr(owner, name)
+    setattr(owner, fault["step"], faulty(getattr(owner, fault["step"]), fault["kind"], note_fault))
+
+
+def main(role: str, arguments: list[str]) -> None:
+    """Be one of the lab's processes."""
+    inject(role)
+    sys.argv[1:] = arguments
+    if role.startswith("supervisor"):
+        from labkit.cluster import supervisor  # noqa: PLC0415
+
+        supervisor.ENGINE = ME
+        sys.exit(supervisor.main(arguments))
+    if role == "stand-in":
+        from labkit import forking  # noqa: PLC0415
+
+        forking.main(arguments)
+    if role == "controller":
+        from labkit.cluster.adapter import controller  # noqa: PLC0415
+
+        controller.Controller.launch_instance()
+    if role == "--serve" and len(arguments) == 0:  # the process that forks engines
+        from labkit.cluster.adapter import engine  # noqa: PLC0415
+
+        sys.argv[1:] = ["--serve"]
+        engine.main()
+    if role == "--serve":  # the process that forks judges
+        from labkit.exercises import forked  # noqa: PLC0415
+
+        forked.main(["--serve", *arguments])
+    inject("judge")
+    sys.argv[1:] = [role]
+    runpy.run_module("labkit.exercises.judge", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
