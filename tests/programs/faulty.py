@@ -14,6 +14,7 @@ import runpy
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 FAULT, CALLS = "LABKIT_TEST_FAULT", "LABKIT_TEST_CALLS"
@@ -42,9 +43,9 @@ def faulty(step: Callable[..., Any], kind: str, note: Callable[[], object]) -> C
     return call
 
 
-def note_fault() -> None:
+def note_fault(calls: str) -> None:
     """Append a line to the file of faults."""
-    with open(os.environ[CALLS], "a") as file:
+    with open(calls, "a") as file:
         file.write(".\n")
 
 
@@ -53,10 +54,11 @@ def inject(where: str) -> None:
     fault = json.loads(os.environ[FAULT])
     if fault["where"] != where:
         return
+    note = partial(note_fault, os.environ[CALLS])  # a rank or a supervisor gets another environment
     owner = importlib.import_module(fault["module"])
     for name in filter(None, fault["owner"].split(".")):
         owner = getattr(owner, name)
-    setattr(owner, fault["step"], faulty(getattr(owner, fault["step"]), fault["kind"], note_fault))
+    setattr(owner, fault["step"], faulty(getattr(owner, fault["step"]), fault["kind"], note))
 
 
 def main(role: str, arguments: list[str]) -> None:
