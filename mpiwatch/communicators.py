@@ -35,7 +35,7 @@ from mpiwatch.recorder import HOST_BYTES, CellState, FlightRecorder, fit
 from mpiwatch.renewal import renewal
 from mpiwatch.report import UNKNOWN
 from mpiwatch.requests import replace_requests
-from mpiwatch.waiting import Watch, raise_together
+from mpiwatch.waiting import Watch, raise_together, world_ranks
 from mpiwatch.watchdog import Watchdog
 from mpiwatch.wrapper import add_methods
 
@@ -180,8 +180,12 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
         self._begin(method)
 
     def _derive(self, name: str, *arguments: Any) -> Any:
-        if name == "Create_group":
-            self._meet(name, arguments[0])
+        group: Any = arguments[0] if arguments else None
+        if name == "Create_group" and self._can_meet and group.rank != MPI.UNDEFINED:
+            world = MPI.COMM_WORLD.Get_group()
+            members = MPI.Group.Translate_ranks(group, None, world)
+            world.Free()
+            meet(renewal.private, members, name)
         return super()._derive(name, *arguments)
 
     def Create_intercomm(
@@ -189,18 +193,16 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
     ) -> MPI.Intercomm:
         name = "Create_intercomm"
         self._begin(name, local_leader)
-        if self.rank == local_leader and 0 <= remote_leader < peer_comm.size:
-            peers = peer_comm.Get_group()
-            self._meet(name, peers.Incl(sorted({peer_comm.rank, remote_leader})))
+        if self._can_meet and self.rank == local_leader and 0 <= remote_leader < peer_comm.size:
+            peers = world_ranks(peer_comm.Get_group())
+            meet(renewal.private, [peers[peer_comm.rank], peers[remote_leader]], name)
         self._begin(name, local_leader)  # the leaders have met
         return super().Create_intercomm(local_leader, peer_comm, remote_leader, tag)
 
-    def _meet(self, name: str, group: MPI.Group) -> None:
-        """Wait until all ranks of a group make the same call, in a notebook: in a program they may hang."""
-        if self.watch is not None and renewal.private is not None and group.rank != MPI.UNDEFINED:
-            world = MPI.COMM_WORLD.Get_group()
-            meet(renewal.private, MPI.Group.Translate_ranks(group, None, world), name)
-            world.Free()
+    @property
+    def _can_meet(self) -> bool:
+        """Whether ranks can meet before a call that only some make: in a notebook, not in a program."""
+        return self.watch is not None and renewal.private is not None
 
     def _before_schedule(self, name: str, array: np.ndarray | None) -> None:
         super()._before_schedule(name, array)
