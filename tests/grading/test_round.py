@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import inspect
+import json
 import os
 import shutil
 import sys
@@ -155,6 +156,19 @@ def a_cell_without_end(notebook: Any) -> None:
     write(notebook, ON_RANKS, EXERCISES[ON_RANKS].text)
 
 
+def half_a_character(notebook: Any) -> None:
+    """A cell has half of an emoji: no file can hold it, and nbgrader would not grade the notebook."""
+    write(notebook, PURE, EXERCISES[PURE].text)
+    notebook.cells.insert(0, new_code_cell("# \ud83d", metadata={"name": "\ud83d"}))
+
+
+def no_text(notebook: Any) -> None:
+    """A cell's source is no text."""
+    write(notebook, PURE, EXERCISES[PURE].text)
+    notebook.cells.insert(0, new_code_cell())
+    notebook.cells[0].source = 7
+
+
 def a_helper_in_another_cell(notebook: Any) -> None:
     """The answer calls a function of another cell, as `check` in the notebook allows."""
     stub = next(pair.stub for pair in copies.pairs(notebook) if pair.name == PURE)
@@ -190,6 +204,8 @@ STUDENTS: list[tuple[Callable[[Any], None], int, str]] = [
     (cells_reversed, total(PURE), f"{PURE}: correct ("),
     (an_error_with_codes, 0, "ValueError: \\x1b[2J\\ud800 end"),
     (a_cell_without_end, total(ON_RANKS), "This cell had 120,"),
+    (half_a_character, total(PURE), "# ?"),
+    (no_text, total(PURE), "This cell held no text"),
     (a_helper_in_another_cell, total(PURE), f"{PURE}: correct ("),
 ]
 HUGE, MANY = "huge", "many"  # students whose notebooks are too large, or have too many cells
@@ -221,7 +237,8 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
         work(notebook)
         place = folder / "submitted" / work.__name__ / ASSIGNMENT
         place.mkdir(parents=True)
-        nbformat.write(notebook, place / f"{ASSIGNMENT}.ipynb")
+        # nbformat would write half of a character as it is.
+        (place / f"{ASSIGNMENT}.ipynb").write_text(json.dumps(json.loads(nbformat.writes(notebook))))
     place = folder / "submitted" / LINKED / ASSIGNMENT
     place.mkdir(parents=True)
     shutil.copy(folder / f"release/{ASSIGNMENT}/{ASSIGNMENT}.ipynb", place)
@@ -374,7 +391,7 @@ def set_aside(*notebooks: Path) -> None:
 def test_a_folder_too_deep_for_a_path_hides_no_link(
     submitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """nbgrader would follow the link: it goes on if what it calls before has failed."""
+    """If what nbgrader calls before has failed, it goes on, and follows the link."""
     notebook = hand_in(submitted, "ada")
     (notebook.parent / ("n" * 255)).symlink_to("/etc/hostname")
     monkeypatch.chdir(notebook.parent)
@@ -387,7 +404,7 @@ def test_a_folder_too_deep_for_a_path_hides_no_link(
 
 
 def test_only_the_notebook_of_a_folder_with_many_files_is_graded(submitted: Path) -> None:
-    """nbgrader's time grows with the square of the number of files."""
+    """The time that nbgrader needs grows with the square of the number of files."""
     notebook = hand_in(submitted, "ada")
     time = notebook.with_name("timestamp.txt")
     time.write_text("2026-01-01 12:00:00 UTC")
@@ -444,7 +461,7 @@ def test_a_time_stays(submitted: Path, text: str) -> None:
 
 
 def test_a_time_that_is_none_is_set_aside_before_nbgrader_looks(submitted: Path) -> None:
-    """nbgrader reads the time of a submission that it has graded before, and would wait for the pipe."""
+    """Of a submission that it has graded before, nbgrader reads the time first, and waits for the pipe."""
     from traitlets.config import Config  # noqa: PLC0415  (needs nbgrader)
 
     from labkit.cli.course import grading  # noqa: PLC0415

@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_output
 from nbgrader import preprocessors
 from nbgrader.api import Gradebook
@@ -71,6 +72,7 @@ class RepairMarks(preprocessors.NbGraderPreprocessor):
         about = resources["nbgrader"]
         if len(nb.cells) > MOST_CELLS:
             raise NotGraded(f"{about['student']}: the notebook has more than {MOST_CELLS:,} cells")
+        make_plain(nb.cells)
         leave_long_cells_out(nb.cells)
         if sum(len(cell.source) for cell in nb.cells if cell.cell_type == "code") > MOST_CODE:
             raise NotGraded(f"{about['student']}: the code has more than {MOST_CODE:,} characters")
@@ -92,6 +94,20 @@ class RepairMarks(preprocessors.NbGraderPreprocessor):
                 counted(repaired, "cell"),
             )
         return nb, resources
+
+
+def make_plain(cells: list[Any]) -> None:
+    """Leave of each cell a source that is text and can be written, and nbgrader's marks.
+
+    Half of a character, as a shortened emoji leaves it, can be written to no file. Other metadata can hold
+    the same.
+    """
+    for cell in cells:
+        if not isinstance(cell.get("source"), str):
+            cell.source = "# This cell held no text."
+        cell.source = cell.source.encode("utf-8", "replace").decode()
+        claimed = cell.metadata.get("nbgrader")
+        cell.metadata = NotebookNode() if claimed is None else NotebookNode(nbgrader=claimed)
 
 
 def leave_long_cells_out(cells: list[Any]) -> None:
