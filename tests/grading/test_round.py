@@ -403,6 +403,14 @@ def test_a_folder_too_deep_for_a_path_hides_no_link(
     assert list(notebook.parent.iterdir()) == [notebook]
 
 
+def test_a_name_that_is_no_text_is_set_aside(submitted: Path) -> None:
+    """With a notebook of such a name, nbgrader would not grade the student's others."""
+    notebook = hand_in(submitted, "ada")
+    (notebook.parent / os.fsdecode(b"\xff\xfe.ipynb")).write_text("{}")
+    set_aside(notebook)
+    assert list(notebook.parent.iterdir()) == [notebook]
+
+
 def test_only_the_notebook_of_a_folder_with_many_files_is_graded(submitted: Path) -> None:
     """The time that nbgrader needs grows with the square of the number of files."""
     notebook = hand_in(submitted, "ada")

@@ -315,6 +315,8 @@ def set_aside_from(folder: Path, notebooks: list[Path]) -> None:
     for path in files:
         if path in others:
             _move_to_refused(path, f"the same file as {printable(str(others[path]))}")
+        elif not can_be_stored(path):
+            _move_to_refused(path, "a file whose name is no text")
     if len(files) > MOST_FILES:
         leave_the_notebook_alone(folder)
     refuse_what_is_no_time(folder / "timestamp.txt")
@@ -324,6 +326,15 @@ def set_aside_from(folder: Path, notebooks: list[Path]) -> None:
         elif path.is_file() and path.stat().st_nlink > 1:
             # It is graded: a copy of the whole course by hard links, as a backup makes, is no fault.
             get_logger().warning(f"{printable(str(path))} has a second name: look where it has come from")
+
+
+def can_be_stored(path: Path) -> bool:
+    """Return whether a path is text that nbgrader's database can hold."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def leave_the_notebook_alone(folder: Path) -> None:
