@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import inspect
+import json
 import os
 import shutil
 import sys
@@ -155,6 +156,19 @@ def a_cell_without_end(notebook: Any) -> None:
     write(notebook, ON_RANKS, EXERCISES[ON_RANKS].text)
 
 
+def half_a_character(notebook: Any) -> None:
+    """A cell has half of an emoji: no file can hold it, and nbgrader would not grade the notebook."""
+    write(notebook, PURE, EXERCISES[PURE].text)
+    notebook.cells.insert(0, new_code_cell("# \ud83d", metadata={"name": "\ud83d"}))
+
+
+def no_text(notebook: Any) -> None:
+    """A cell's source is no text."""
+    write(notebook, PURE, EXERCISES[PURE].text)
+    notebook.cells.insert(0, new_code_cell())
+    notebook.cells[0].source = 7
+
+
 def a_helper_in_another_cell(notebook: Any) -> None:
     """The answer calls a function of another cell, as `check` in the notebook allows."""
     stub = next(pair.stub for pair in copies.pairs(notebook) if pair.name == PURE)
@@ -190,10 +204,14 @@ STUDENTS: list[tuple[Callable[[Any], None], int, str]] = [
     (cells_reversed, total(PURE), f"{PURE}: correct ("),
     (an_error_with_codes, 0, "ValueError: \\x1b[2J\\ud800 end"),
     (a_cell_without_end, total(ON_RANKS), "This cell had 120,"),
+    (half_a_character, total(PURE), "# ?"),
+    (no_text, total(PURE), "This cell held no text"),
     (a_helper_in_another_cell, total(PURE), f"{PURE}: correct ("),
 ]
 HUGE, MANY = "huge", "many"  # students whose notebooks are too large, or have too many cells
 LINKED = "linked"  # a student whose folder holds a link
+THIEF = "thief"  # a student whose notebook is a hard link to that of another
+RIGHT_NOTEBOOK = f"submitted/{everything_right.__name__}/{ASSIGNMENT}/{ASSIGNMENT}.ipynb"
 
 
 def secret(course: Path) -> Path:
@@ -219,13 +237,18 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
         work(notebook)
         place = folder / "submitted" / work.__name__ / ASSIGNMENT
         place.mkdir(parents=True)
-        nbformat.write(notebook, place / f"{ASSIGNMENT}.ipynb")
+        # nbformat would write half of a character as it is.
+        (place / f"{ASSIGNMENT}.ipynb").write_text(json.dumps(json.loads(nbformat.writes(notebook))))
     place = folder / "submitted" / LINKED / ASSIGNMENT
     place.mkdir(parents=True)
     shutil.copy(folder / f"release/{ASSIGNMENT}/{ASSIGNMENT}.ipynb", place)
     (place / "data.txt").symlink_to(secret(folder))
     os.link(place / f"{ASSIGNMENT}.ipynb", folder / "second.ipynb")
     (folder / "submitted" / wrong.__name__ / ASSIGNMENT / "timestamp.txt").write_text("1 " * 5_000_000)
+    (folder / "submitted" / deleted_cells.__name__ / ASSIGNMENT / "timestamp.txt").write_text("2026-13-45")
+    place = folder / "submitted" / THIEF / ASSIGNMENT
+    place.mkdir(parents=True)
+    os.link(folder / RIGHT_NOTEBOOK, place / f"{ASSIGNMENT}.ipynb")
     for student in (HUGE, MANY):
         place = folder / "submitted" / student / ASSIGNMENT
         place.mkdir(parents=True)
@@ -285,10 +308,20 @@ def test_a_notebook_that_is_too_large_is_left_out_and_its_student_named(course: 
     log = (course / "log").read_text()
     assert f"submitted/{HUGE}/{ASSIGNMENT}/{ASSIGNMENT}.ipynb is larger than 50 MB" in log
     assert f"submitted/{LINKED}/{ASSIGNMENT}/{ASSIGNMENT}.ipynb has a second name" in log
-    assert f"submitted/{wrong.__name__}/{ASSIGNMENT}/timestamp.txt is no time" in log
+    for work in (wrong, deleted_cells):
+        assert f"submitted/{work.__name__}/{ASSIGNMENT}/timestamp.txt is no time" in log
     assert f"{MANY}: the notebook has more than 5,000 cells" in log
     assert not list((course / "autograded" / HUGE).rglob("*.ipynb"))
     assert not list((course / "autograded" / MANY).rglob("*.ipynb"))
+
+
+def test_a_notebook_that_is_another_students_gets_no_points(course: Path) -> None:
+    with (course / "grades.csv").open() as file:
+        grades = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
+    assert grades[THIEF] == 0
+    log = (course / "log").read_text()
+    assert f"submitted/{THIEF}/{ASSIGNMENT}/{ASSIGNMENT}.ipynb is the same file as " in log
+    assert f"{RIGHT_NOTEBOOK}: it is now refused/" in log
 
 
 @pytest.fixture
@@ -329,6 +362,122 @@ def test_collecting_refuses_what_is_no_plain_file(course: Path, exchange: Path) 
     assert "has a second name" in log
     texts = [path.read_text() for path in (course / "submitted").rglob("*") if path.is_file()]
     assert hidden.read_text() not in texts
+
+
+@pytest.fixture
+def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of submissions of a course, which is the current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "submitted"
+
+
+def hand_in(submitted: Path, student: str) -> Path:
+    """Return the notebook that a student has handed in."""
+    notebook = submitted / student / ASSIGNMENT / f"{ASSIGNMENT}.ipynb"
+    notebook.parent.mkdir(parents=True)
+    notebook.write_text("{}")
+    return notebook
+
+
+def set_aside(*notebooks: Path) -> None:
+    """Do what nbgrader does before it copies the submissions."""
+    from labkit.cli.course import grading  # noqa: PLC0415  (needs nbgrader)
+
+    grading.files_of_others.cache_clear()
+    for notebook in notebooks:
+        grading.set_aside(ASSIGNMENT, "*", [str(notebook)])
+
+
+def test_a_folder_too_deep_for_a_path_hides_no_link(
+    submitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If what nbgrader calls before has failed, it goes on, and follows the link."""
+    notebook = hand_in(submitted, "ada")
+    (notebook.parent / ("n" * 255)).symlink_to("/etc/hostname")
+    monkeypatch.chdir(notebook.parent)
+    for _ in range(400):
+        os.mkdir("deep-folder")
+        os.chdir("deep-folder")
+    monkeypatch.chdir(tmp_path)
+    set_aside(notebook)
+    assert list(notebook.parent.iterdir()) == [notebook]
+
+
+def test_a_name_that_is_no_text_is_set_aside(submitted: Path) -> None:
+    """With a notebook of such a name, nbgrader would not grade the student's others."""
+    notebook = hand_in(submitted, "ada")
+    (notebook.parent / os.fsdecode(b"\xff\xfe.ipynb")).write_text("{}")
+    set_aside(notebook)
+    assert list(notebook.parent.iterdir()) == [notebook]
+
+
+def test_only_the_notebook_of_a_folder_with_many_files_is_graded(submitted: Path) -> None:
+    """The time that nbgrader needs grows with the square of the number of files."""
+    notebook = hand_in(submitted, "ada")
+    time = notebook.with_name("timestamp.txt")
+    time.write_text("2026-01-01 12:00:00 UTC")
+    for number in range(600):
+        (notebook.parent / str(number)).touch()
+    set_aside(notebook)
+    assert sorted(notebook.parent.iterdir()) == [notebook, time]
+
+
+def test_a_file_that_two_students_share_is_that_of_the_first(submitted: Path) -> None:
+    right = hand_in(submitted, "zoe")
+    second = hand_in(submitted, "ada")
+    second.unlink()
+    os.link(right, second)
+    set_aside(second, right)
+    assert right.is_file()
+    assert not second.exists()
+
+
+def test_a_file_that_two_students_share_is_that_of_the_account_that_owns_it(submitted: Path) -> None:
+    first = hand_in(submitted, "zoe")
+    right = hand_in(submitted, first.owner())
+    right.unlink()
+    os.link(first, right)
+    set_aside(first, right)
+    assert right.is_file()
+    assert not first.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"the day before yesterday",
+        b"-0001-13-45 99:99:99 +99:99",
+        b"99999-01-01 00:00:00 UTC",
+        b"\xff\xfe\x00\x80",
+        b"2" * 200,
+    ],
+)
+def test_a_time_that_is_none_is_set_aside(submitted: Path, text: bytes) -> None:
+    notebook = hand_in(submitted, "ada")
+    notebook.with_name("timestamp.txt").write_bytes(text)
+    set_aside(notebook)
+    assert list(notebook.parent.iterdir()) == [notebook]
+
+
+@pytest.mark.parametrize("text", ["", "2026-01-01 12:00:00 UTC", "2026-01-01 12:00:00 Europe/Berlin"])
+def test_a_time_stays(submitted: Path, text: str) -> None:
+    notebook = hand_in(submitted, "ada")
+    time = notebook.with_name("timestamp.txt")
+    time.write_text(text)
+    set_aside(notebook)
+    assert time.is_file()
+
+
+def test_a_time_that_is_none_is_set_aside_before_nbgrader_looks(submitted: Path) -> None:
+    """Of a submission that it has graded before, nbgrader reads the time first, and waits for the pipe."""
+    from traitlets.config import Config  # noqa: PLC0415  (needs nbgrader)
+
+    from labkit.cli.course import grading  # noqa: PLC0415
+
+    time = hand_in(submitted, "ada").with_name("timestamp.txt")
+    os.mkfifo(time)
+    grading.configure(Config())
+    assert not time.exists()
 
 
 def test_a_file_that_is_exchanged_while_it_is_collected_is_refused(

@@ -15,20 +15,24 @@ This module needs nbgrader, the extra `grading`. `labkit release --nbgrader` wri
 from __future__ import annotations
 
 import ast
+import os
 import secrets
+import stat
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_output
 from nbgrader import preprocessors
 from nbgrader.api import Gradebook
 from nbgrader.exchange.default import ExchangeCollect
-from nbgrader.utils import ignore_patterns
+from nbgrader.utils import ignore_patterns, parse_utc
 from traitlets.log import get_logger
 
 from labkit.cli.course import copies
-from labkit.cli.course.plain_files import NotPlain, copy_plain, not_plain
+from labkit.cli.course.plain_files import NotPlain, copy_plain, not_plain, shared_files
+from labkit.cli.inputs import printable
 from labkit.exercises import catalogue, sandbox
 from labkit.exercises.checking import grade_text
 from labkit.exercises.exercise import Exercise, is_stub
@@ -38,9 +42,8 @@ MOST_NOTEBOOK_BYTES = 50 << 20  # nbgrader needs ten times as much memory to rea
 MOST_CELLS = 5000  # of a notebook, for the same reason; the lab's have a hundred
 MOST_CHARACTERS = 100_000  # of a cell: Python needs a thousand times as much memory to read its code
 MOST_CODE = 1_000_000  # characters of all code cells
-MOST_TIMESTAMP_BYTES = (
-    100  # of the file that holds the time of a submission; nbgrader parses any text for hours
-)
+MOST_FILES = 500  # of a submission; nbgrader reads a folder's list of names once for each file
+MOST_TIMESTAMP_BYTES = 100  # of the file of the time of a submission; nbgrader would read more for hours
 REFUSED = "refused"  # the course's folder of what students have handed in and nbgrader must not read
 
 
@@ -51,6 +54,9 @@ def configure(c: Any) -> None:
     c.Autograde.autograde_preprocessors = AUTOGRADE
     c.Autograde.pre_convert_hook = set_aside
     c.ExchangeFactory.collect = Collect
+    # nbgrader reads the time of a submission that was graded or collected before, ahead of all hooks.
+    for timestamp in Path("submitted").glob("*/*/timestamp.txt"):
+        refuse_what_is_no_time(timestamp)
 
 
 class RepairMarks(preprocessors.NbGraderPreprocessor):
@@ -66,6 +72,7 @@ class RepairMarks(preprocessors.NbGraderPreprocessor):
         about = resources["nbgrader"]
         if len(nb.cells) > MOST_CELLS:
             raise NotGraded(f"{about['student']}: the notebook has more than {MOST_CELLS:,} cells")
+        make_plain(nb.cells)
         leave_long_cells_out(nb.cells)
         if sum(len(cell.source) for cell in nb.cells if cell.cell_type == "code") > MOST_CODE:
             raise NotGraded(f"{about['student']}: the code has more than {MOST_CODE:,} characters")
@@ -87,6 +94,20 @@ class RepairMarks(preprocessors.NbGraderPreprocessor):
                 counted(repaired, "cell"),
             )
         return nb, resources
+
+
+def make_plain(cells: list[Any]) -> None:
+    """Leave of each cell a source that is text and can be written, and nbgrader's marks.
+
+    Half of a character, as a shortened emoji leaves it, can be written to no file. Other metadata can hold
+    the same.
+    """
+    for cell in cells:
+        if not isinstance(cell.get("source"), str):
+            cell.source = "# This cell held no text."
+        cell.source = cell.source.encode("utf-8", "replace").decode()
+        claimed = cell.metadata.get("nbgrader")
+        cell.metadata = NotebookNode() if claimed is None else NotebookNode(nbgrader=claimed)
 
 
 def leave_long_cells_out(cells: list[Any]) -> None:
@@ -273,29 +294,113 @@ class Collect(ExchangeCollect):
 def set_aside(assignment: str, student: str, notebooks: list[str]) -> None:
     """Move what nbgrader must not read from a student's submitted folder to the course's folder REFUSED.
 
-    That is what is no plain file, a notebook that is too large, and a file of a time that is none.
-    nbgrader calls this before it copies a submission. Files may have come there in other ways than by
-    `collect`.
+    That is what is no plain file, another student's file, a notebook that is too large, and a file of a time
+    that is none. nbgrader calls this before it copies a submission. Files may have come there in other ways
+    than by `collect`.
     """
     for folder in {Path(notebook).parent for notebook in notebooks}:
-        for path in list(not_plain(folder)):
-            _move_to_refused(path, "a link, or no file")
-        timestamp = folder / "timestamp.txt"
-        if timestamp.is_file() and timestamp.stat().st_size > MOST_TIMESTAMP_BYTES:
-            _move_to_refused(timestamp, "no time")
-    for path in map(Path, notebooks):
+        try:
+            set_aside_from(folder, [Path(notebook) for notebook in notebooks])
+        except OSError as error:  # nbgrader would go on, and follow the links that are left
+            _move_to_refused(folder, f"a folder that cannot be read ({error.strerror})")
+
+
+def set_aside_from(folder: Path, notebooks: list[Path]) -> None:
+    """Move what nbgrader must not read from a folder to REFUSED."""
+    others = files_of_others(folder.parents[1])  # before anything here changes
+    for path in list(not_plain(folder)):
+        if os.path.lexists(path):  # its folder may have been moved
+            _move_to_refused(path, "a link, no file, or too deep")
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    for path in files:
+        if path in others:
+            _move_to_refused(path, f"the same file as {printable(str(others[path]))}")
+        elif not can_be_stored(path):
+            _move_to_refused(path, "a file whose name is no text")
+    if len(files) > MOST_FILES:
+        leave_the_notebook_alone(folder)
+    refuse_what_is_no_time(folder / "timestamp.txt")
+    for path in notebooks:
         if path.is_file() and path.stat().st_size > MOST_NOTEBOOK_BYTES:
             _move_to_refused(path, f"larger than {MOST_NOTEBOOK_BYTES >> 20} MB")
         elif path.is_file() and path.stat().st_nlink > 1:
-            # It is graded: the same file may be the work of another student, who must not lose it.
-            get_logger().warning(f"{path} has a second name: it may also be another student's file")
+            # It is graded: a copy of the whole course by hard links, as a backup makes, is no fault.
+            get_logger().warning(f"{printable(str(path))} has a second name: look where it has come from")
 
 
-def _move_to_refused(path: Path, what: str) -> None:
-    place = Path(REFUSED, f"{secrets.token_hex(4)}-{path.name}")
+def can_be_stored(path: Path) -> bool:
+    """Return whether a path is text that nbgrader's database can hold."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def leave_the_notebook_alone(folder: Path) -> None:
+    """Move all of a submission to REFUSED, besides the notebook and its time."""
+    refused = _move_to_refused(folder, f"a folder of more than {MOST_FILES} files, besides the notebook")
+    folder.mkdir()
+    for name in (f"{folder.name}.ipynb", "timestamp.txt"):
+        if (refused / name).is_file():
+            (refused / name).rename(folder / name)
+
+
+@cache
+def files_of_others(submitted: Path) -> dict[Path, Path]:
+    """Return the path at which another student has handed in the same file, of each that must be refused.
+
+    What this says stays the same while one command of nbgrader runs.
+    """
+    return {
+        path: owners_path
+        for owners_path, *others in shared_files(submitted).values()
+        for path in others
+        if path.relative_to(submitted).parts[0] != owners_path.relative_to(submitted).parts[0]
+    }
+
+
+def refuse_what_is_no_time(timestamp: Path) -> None:
+    """Move a file of the time of a submission to REFUSED if nbgrader cannot read it."""
+    if os.path.lexists(timestamp) and not is_time(timestamp):
+        folder = timestamp.parent
+        _move_to_refused(folder if folder.is_symlink() else timestamp, "no time")
+
+
+def is_time(timestamp: Path) -> bool:
+    """Return whether nbgrader can read a file of the time of a submission, or it is empty."""
+    about = timestamp.lstat()
+    if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_TIMESTAMP_BYTES:
+        return False
+    try:
+        text = timestamp.read_text().strip()
+        return not text or parse_utc(text) is not None
+    except (ValueError, ArithmeticError, TypeError, LookupError, OSError):
+        return False
+
+
+def _move_to_refused(path: Path, what: str) -> Path:
+    """Move a path to REFUSED, say so, and return its new place."""
+    name = os.fsdecode(os.fsencode(path.name)[-200:])  # a file's name has at most 255 bytes
+    place = Path(REFUSED, f"{secrets.token_hex(4)}-{name}")
     place.parent.mkdir(exist_ok=True)
-    path.rename(place)
-    get_logger().error(f"{path} is {what}: it is now {place}, and is not graded")
+    shown = printable(str(path))
+    try:
+        allow_to_move(path)
+        path.rename(place)
+    except OSError as error:
+        # nbgrader would catch another exception, go on, and follow the link.
+        raise SystemExit(f"{shown} is {what}, and cannot be moved: {error.strerror}") from None
+    get_logger().error(f"{shown} is {what}: it is now {printable(str(place))}, and is not graded")
+    return place
+
+
+def allow_to_move(path: Path) -> None:
+    """Give the owner the rights that moving a path takes: a student's may have been copied with the files."""
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        path.parent.chmod(0o700)
+    if path.is_dir() and not path.is_symlink() and not os.access(path, os.W_OK):
+        path.chmod(0o700)
 
 
 # nbgrader's own lists, without the step that replaces an answer by its stub (the sources hold stubs), and

@@ -5,6 +5,7 @@ Links, which lead to other people's files, and pipes are refused.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -19,15 +20,58 @@ class NotPlain(Exception):
 
 
 def not_plain(folder: Path) -> Iterator[Path]:
-    """Yield what in a folder is neither a plain file nor a folder; the folder itself if it is a link."""
+    """Yield what in a folder is neither a plain file nor a folder; the folder itself if it is a link.
+
+    Of folders in folders that are too deep for a path of the system, yield the outermost.
+    """
     if folder.is_symlink() or not folder.is_dir():
         yield folder
         return
     for at, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(at, name)
-            if not stat.S_ISREG(path.lstat().st_mode) and not stat.S_ISDIR(path.lstat().st_mode):
+            try:
+                mode = path.lstat().st_mode
+            except OSError as error:
+                if error.errno == errno.ENAMETOOLONG:
+                    yield folder / path.relative_to(folder).parts[0]
+                continue  # nobody who runs this can read it
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 yield path
+
+
+def shared_files(submitted: Path) -> dict[tuple[int, int], list[Path]]:
+    """Return the files that several students have handed in, which hard links make, by device and inode.
+
+    Each has its paths: first that of the student whose account owns the file; if there is none, the one whose
+    folder has not changed for the longest time, since a link changes the folder that it is made in.
+    """
+    paths: dict[tuple[int, int], list[Path]] = {}
+    for at, _, files in os.walk(submitted):
+        for name in files:
+            path = Path(at, name)
+            try:
+                about = path.lstat()
+            except OSError:
+                continue
+            if stat.S_ISREG(about.st_mode) and about.st_nlink > 1:
+                paths.setdefault((about.st_dev, about.st_ino), []).append(path)
+
+    def student(path: Path) -> str:
+        return path.relative_to(submitted).parts[0]
+
+    def precedence(path: Path) -> tuple[bool, int, Path]:
+        try:
+            is_owner = path.owner() == student(path)
+        except KeyError:
+            is_owner = False
+        return not is_owner, path.parent.stat().st_ctime_ns, path
+
+    return {
+        file: sorted(its_paths, key=precedence)
+        for file, its_paths in paths.items()
+        if len({student(path) for path in its_paths}) > 1
+    }
 
 
 def copy_plain(source: Path, target: Path, ignored: Ignored) -> None:
