@@ -243,3 +243,8 @@ def _lock(file: IO) -> bool:
     except OSError:  # a file system without locks
         return True
     return os.fstat(file.fileno()).st_nlink > 0
+
+
+def printable(name: str) -> str:
+    """Return a name in one line that a terminal can show: a file's may hold line breaks and control codes."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in name)

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import click
 
-from labkit.files import check_input, destination
+from labkit.files import check_input, destination, printable
 from mpiwatch.launch import SettingError
 
 MOST = 1_000_000_000  # nothing that the lab counts is larger
@@ -27,11 +27,6 @@ class InputError(click.UsageError):
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the error without the command's usage: the user called the command correctly."""
         click.ClickException.show(self, file)
-
-
-def printable(text: str) -> str:
-    """Return a text in one line that a terminal can show: a name may hold line breaks and control codes."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def shortened(value: object) -> str:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labkit.children import ChildError, run_child
-from labkit.cli.inputs import MOST_RANKS, InputError, InputFile, Whole, one_line, printable
+from labkit.cli.inputs import MOST_RANKS, InputError, InputFile, Whole, one_line
+from labkit.files import printable
 from mpiwatch import launch
 from mpiwatch.processes import STOP_SIGNALS, print_error, without_job
 

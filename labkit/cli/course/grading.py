@@ -32,10 +32,10 @@ from traitlets.log import get_logger
 
 from labkit.cli.course import copies
 from labkit.cli.course.plain_files import NotPlain, copy_plain, not_plain, shared_files
-from labkit.cli.inputs import printable
 from labkit.exercises import catalogue, sandbox
 from labkit.exercises.checking import grade_text
 from labkit.exercises.exercise import Exercise, is_stub
+from labkit.files import printable
 from mpiwatch.report import counted
 
 MOST_NOTEBOOK_BYTES = 50 << 20  # nbgrader needs ten times as much memory to read a notebook
