@@ -249,6 +249,8 @@ def test_an_object_that_a_plain_irecv_has_no_room_for_is_an_error(run_text: Run,
         "if rank == 0:\n    comm.send(bytes(50_000), dest=1)\n"
         f"else:\n    print(len(comm.irecv({room}source=0).wait()))\n"
     )
+    if not room and not is_mpich(mpiexec()):
+        pytest.skip("Open MPI does not end: rank 0's message is never received")
     done = run_text(text, *STRICT)
     if room:
         assert done.returncode == 0 and "50000" in done.stdout, done.stdout
