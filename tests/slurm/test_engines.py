@@ -99,7 +99,7 @@ def test_a_killed_engine_is_named_and_the_next_connect_works(connected: Kernel) 
     assert "connect()" in output  # there are no ranks
     assert "on n1, n2, n3, n4;" in connected.run(CONNECT)
     output = connected.run("%%px\nimport os\nif rank == 1: os._exit(3)\ncomm.Barrier()")
-    assert "RankDied: rank 1 ended with exit code 3" in output
+    assert "RankDied: rank 1 called os._exit(3) at cell line 3" in output
 
 
 def test_a_job_that_someone_cancels_is_named_as_cancelled(connected: Kernel, slurm: LocalCluster) -> None:

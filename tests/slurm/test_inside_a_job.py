@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,7 @@ def test_connect_and_labkit_run_inside_a_job(slurm: LocalCluster, world: World, 
     own |= {"LABKIT_SLURM": str(tmp_path / "slurm.ini")}
     submit = ["sbatch", "--parsable", "--nodes=2", "--ntasks=2", f"--output={output}", "--export=ALL"]
     job = subprocess.run(
-        [*submit, "--wrap", f"{sys.executable} program.py"],
+        [*submit, "--wrap", f"{shlex.quote(sys.executable)} program.py"],
         env=own, cwd=tmp_path, capture_output=True, text=True, check=True,
     ).stdout.strip()  # fmt: skip
     wait_until(lambda: job not in slurm.jobs(), "the job has ended")
