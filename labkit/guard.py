@@ -42,7 +42,7 @@ def note_in_log(text: str) -> None:
 class Guard(guard.Guard):
     """Does the steps of a loop, survives their errors, and notes the first error of each step.
 
-    `note`: gets the line. `answers`: errors that a step raises as its result; they are raised.
+    `note` is called with the line. `answers`: errors that are a step's result, and are not survived.
     """
 
     def __init__(

@@ -17,9 +17,8 @@ from mpi4py import MPI
 from mpi4py.MPI import COMM_WORLD as RAW_WORLD
 from mpi4py.MPI import Datatype as RawDatatype  # mpi4py's own, also after `replace_classes`
 
-import mpiwatch
 from mpiwatch.arguments import WHOLE, parts_of
-from mpiwatch.library_calls import LikeMpi4py, like
+from mpiwatch.library_calls import LikeMpi4py, is_of_library, like
 from mpiwatch.places import place_of
 from mpiwatch.report import ranks_phrase
 from mpiwatch.signatures import ANY_TYPE, base_of
@@ -115,7 +114,7 @@ def is_own_call() -> bool:
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").startswith("mpiwatch"):
         frame = frame.f_back
-    return not frame.f_globals.get("__name__", "").startswith(tuple(mpiwatch.libraries))
+    return not is_of_library(frame)
 
 
 @dataclass(frozen=True, eq=False)

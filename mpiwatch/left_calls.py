@@ -3,7 +3,7 @@
 Python cannot end a call of the MPI library. If a rank of a notebook hangs in one, such as `win.Fence()`, its
 process would have to end, and with it all variables of the session. So a thread makes those calls of the
 student's code which do not poll. If the call cannot complete, the main thread raises the report and the
-session goes on; the thread is left inside, at the lowest priority. This costs some 20 µs a call.
+session goes on; the thread is left inside, at the lowest priority.
 """
 
 from __future__ import annotations

@@ -80,11 +80,11 @@ _live: dict[int, Live] = {}  # communicators, windows and files, by their identi
 
 def register(made: Any) -> None:
     """Note that a communicator, window or file is alive, and which line of the program has made it."""
-    key, libraries = id(made), tuple(mpiwatch.libraries)
+    key = id(made)
     frame: FrameType | None = sys._getframe(1)
     if leave is not None and get_ident() != main_thread.thread:
         frame = sys._current_frames().get(main_thread.thread or 0)  # it waits for this call
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(libraries):
+    while frame is not None and is_of_library(frame):
         frame = frame.f_back
 
     def forget(reference: weakref.ref[Any]) -> None:

@@ -79,7 +79,7 @@ def grade(submission: Submission, user: str, sandboxed: bool = True) -> Seen:
     machine.
     """
     if not sandboxed and (user == "root" or os.getuid() != 0):
-        raise ValueError("without a sandbox, run a hostile submission as a user who has nothing else here")
+        raise ValueError("without a sandbox, run a hostile submission as a user with nothing else here")
     with watched_folder() as folder, socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         port = str(server.getsockname()[1])

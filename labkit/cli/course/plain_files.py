@@ -35,7 +35,7 @@ def not_plain(folder: Path) -> Iterator[Path]:
             except OSError as error:
                 if error.errno == errno.ENAMETOOLONG:
                     yield folder / path.relative_to(folder).parts[0]
-                continue  # nobody who runs this can read it
+                continue  # this user cannot read it
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 yield path
 
