@@ -518,6 +518,14 @@ class StrictRequest(PolledRequest):
         """Return another request for the same call, for when the program can no longer wait for it."""
         return StrictRequest(None, self.call)
 
+    def take_over(self, other: StrictRequest) -> None:
+        """Drive the call of another request from now on, for a class of requests that wraps requests."""
+        self.call, other.call = other.call, None
+        self.is_own, other.is_own = other.is_own, False
+        if self.is_own:
+            _requests.pop(id(other), None)
+            _requests[id(self)] = weakref.ref(self)
+
     def __bool__(self) -> bool:
         return self.call is not None or RawRequest.__bool__(self)
 
@@ -716,6 +724,8 @@ def _report_never_completed(request: StrictRequest) -> None:
         if not request.call.was_cancelled and request.call.error is None:
             text = f"the request of {request.call.what} was never waited for"
             add(Category.REQUEST_LIFECYCLE, text, request.call.place)
+            if request.call.may_be_freed:
+                go_on(request.call)  # MPI may still read its buffer
     elif isinstance(request, StrictPrequest) and not request.is_freed:
         # It may live as long as the program.
         if request.was_started:

@@ -507,11 +507,16 @@ NAP_S = 0.001
 _world: StrictComm | None = None
 
 
-def begin(world: WatchedComm) -> StrictComm:
-    """Put `mpi4py.MPI` into strict mode; return the world's communicator. The first call is collective."""
+def begin(world: WatchedComm, is_own_call: Callable[[], bool] | None = None) -> StrictComm:
+    """Put `mpi4py.MPI` into strict mode; return the world's communicator. The first call is collective.
+
+    `is_own_call` tells whether the program itself makes the present call; by default, its line does.
+    """
     global _world  # noqa: PLW0603
     if _world is not None or world.watch is None:
         return _world or StrictComm(world)
+    if is_own_call is not None:
+        findings.is_own_call = is_own_call
     watch = world.watch
     clock.rank, clock.times = world.rank, [0] * world.size
     _world = StrictComm(world)
@@ -538,6 +543,18 @@ def end_cell() -> str:
         return ""
     _report_leftovers(only_dropped=True)
     return findings.render(findings.take())
+
+
+def end_function() -> list[Finding]:
+    """Return the findings about a function that has just returned, and what it has left behind.
+
+    As `end_cell`, but a request that a variable still refers to counts, too. No rank waits for another.
+    """
+    if _world is None:
+        return []
+    operations.report_never_completed(only_dropped=False)
+    _report_leftovers(only_dropped=True)
+    return findings.take()
 
 
 def end_program() -> tuple[list[Finding], bool]:

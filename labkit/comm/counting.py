@@ -95,6 +95,11 @@ class CountingComm(CommWrapper):
     counts: Counts
     _ranks: np.ndarray | None = None  # this communicator's, in the one that was wrapped first
 
+    @staticmethod
+    def object_bytes(message: Any) -> int:
+        """Return with how many bytes a pickled object counts."""
+        return len(MPI.pickle.dumps(message))
+
     def _take_over(self, inner: MPI.Intracomm) -> None:
         super()._take_over(inner)
         if "counts" not in vars(self):
@@ -168,7 +173,7 @@ def _count(comm: CountingComm, name: str, call: Callable[[], Any], given: dict[s
     result = call()
     message = next(given[key] for key in ("buf", "sendbuf", "obj", "sendobj") if key in given)
     if (dest := given["dest"]) != MPI.PROC_NULL:
-        size = nbytes(message) if name[0].isupper() else len(MPI.pickle.dumps(message))
+        size = nbytes(message) if name[0].isupper() else comm.object_bytes(message)
         comm.counts.add(comm._first_ranks()[dest], size)
     return result
 

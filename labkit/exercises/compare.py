@@ -75,18 +75,35 @@ def _arrays(got: Any, expected: np.ndarray, tolerance: float | None, name: str) 
     if got.shape != expected.shape:
         return f"{name} has shape {got.shape}, expected {expected.shape}"
     if expected.dtype.kind in NUMBERS and got.dtype.kind in NUMBERS:
-        wrong = _wrong(got, expected, _tolerance(tolerance, expected.dtype, got.dtype))
+        wrong = _wrong(got, expected, _tolerance(tolerance, expected.dtype))
+        if wrong.any() and _is_rounded(got, expected):
+            return f"{name} has dtype {got.dtype}, expected {expected.dtype}: digits are lost"
     else:
         wrong = np.asarray(got != expected)
     if wrong.any():
         place = tuple(int(index) for index in np.argwhere(wrong)[0])
         many = f" ({int(wrong.sum())} of {wrong.size} values are wrong)" if wrong.size > 1 else ""
         index = ", ".join(map(str, place))
-        return f"{_path(name)}[{index}] is {show(got[place])}, expected {show(expected[place])}{many}"
+        return f"{_path(name)}[{index}] is {_both(got[place], expected[place])}{many}"
     are_integers = got.dtype.kind in "iu" and expected.dtype.kind in "iu"
     if got.dtype != expected.dtype and not are_integers:
         return f"{name} has dtype {got.dtype}, expected {expected.dtype}"
     return None
+
+
+def _is_rounded(got: np.ndarray, expected: np.ndarray) -> bool:
+    """Tell whether a result is right, but for the rounding of its own dtype, which is too coarse."""
+    is_coarser = got.dtype.kind == expected.dtype.kind == "f" and got.dtype.itemsize < expected.dtype.itemsize
+    return is_coarser and not _wrong(got, expected, _tolerance(None, got.dtype)).any()
+
+
+def _both(got: Any, expected: Any) -> str:
+    """Return "is x, expected y" without its first word, with as many digits as tell the two apart."""
+    left, right = show(got), show(expected)
+    if left != right:
+        return f"{left}, expected {right}"
+    relative = abs(got - expected) / abs(expected) if expected else abs(got - expected)
+    return f"{got!s}, expected {expected!s}: a relative difference of {relative:.1g}"
 
 
 def _wrong(got: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarray:
@@ -100,19 +117,21 @@ def _wrong(got: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarra
     return np.asarray(~(near | both | (got == expected)))
 
 
-def _tolerance(given: float | None, *dtypes: np.dtype) -> float:
+def _tolerance(given: float | None, dtype: np.dtype) -> float:
+    """Return the tolerance that is given, or else a number of roundings of the expected value's dtype."""
     if given is not None:
         return given
-    inexact = [np.finfo(dtype).eps for dtype in dtypes if dtype.kind in "fc"]
-    return ROUNDINGS * float(max(inexact, default=0.0))
+    return ROUNDINGS * float(np.finfo(dtype).eps) if dtype.kind in "fc" else 0.0
 
 
 def _numbers(got: Any, expected: Any, tolerance: float | None, name: str) -> str | None:
     left, right = np.asarray(got), np.asarray(expected)
     if got is None or left.dtype.kind not in NUMBERS or left.size != 1 or left.ndim > right.ndim:
         return _is_of_kind(name, got, expected)
-    if _wrong(left.reshape(()), right.reshape(()), _tolerance(tolerance, left.dtype, right.dtype)).any():
-        return f"{name} is {show(left.item())}, expected {show(right.item())}"
+    if _wrong(left.reshape(()), right.reshape(()), _tolerance(tolerance, right.dtype)).any():
+        if _is_rounded(left.reshape(()), right.reshape(())):
+            return f"{name} is {kind(got)}, expected {kind(expected)}: digits are lost"
+        return f"{name} is {_both(left.item(), right.item())}"
     whole = right.dtype.kind in "iu" and isinstance(expected, (Integral, np.integer))
     if whole and left.dtype.kind not in "iu":
         return f"{name} is {kind(got)}, expected an int"

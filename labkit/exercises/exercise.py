@@ -55,12 +55,21 @@ class Call(NamedTuple):
     ranks: int = 0
 
 
+class Fault(NamedTuple):
+    """What strict mode has found in a call: the category of the error, the finding, the student's line."""
+
+    category: str
+    text: str
+    place: str
+
+
 class Outcome(NamedTuple):
     """What one call of the student's function did on one rank.
 
     `result` is what it returned. `arguments` holds the arguments as they were after the call. The rest is
     empty for a function that gets no communicator: `sent` and `messages`, the bytes and messages that this
-    rank sent to each rank, shape (p,), and `calls`, its calls of the communicator's methods.
+    rank sent to each rank, shape (p,), `calls`, its calls of the communicator's methods, and `faults`, what
+    strict mode has found.
     """
 
     result: Any
@@ -68,6 +77,7 @@ class Outcome(NamedTuple):
     sent: tuple[int, ...] = ()
     messages: tuple[int, ...] = ()
     calls: tuple[Call, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
 
 class Heading(NamedTuple):
@@ -131,8 +141,8 @@ class Exercise:
 
     `wrap(comm, case)`, if given, returns the communicator that the function gets, for example one on an
     emulated slow link. `tolerance` is relative to the largest expected value; None means to rounding of the
-    result's dtype. A rank may compute for `deadline_s` seconds of its own
-    time, whatever else the machine computes.
+    result's dtype. All cases together may take
+    `deadline_s` seconds, and more while ranks wait for a core.
     """
 
     reference: Callable[..., Any]
@@ -149,6 +159,7 @@ class Exercise:
     tolerance: float | None = None
     prelude: str = ""  # by default, NumPy and, for a function on ranks, mpi4py
     deadline_s: float = 10.0
+    is_strict: bool = True  # whether the ranks run in strict mode, which emulated links cannot
 
     def __post_init__(self) -> None:
         imports = "import numpy as np" + "\nfrom mpi4py import MPI" * self.on_ranks

@@ -20,9 +20,11 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from numbers import Number
 from pathlib import Path
 from types import FunctionType
@@ -34,12 +36,15 @@ from labkit.exercises.transport import CELL, MAX_PRINTED, Writer, pack
 
 MAX_TEXT = 300
 LEAST_POLL_S, POLL_S = 0.0005, 0.005  # pauses while waiting for the next request
+LEAST_S = 2.0  # of a core, or asleep, before a function counts as one that does not end
 
 
 def main(folder: Path) -> None:
     """Run the job that the folder describes, as one of its ranks."""
     task = pickle.loads((folder / "task").read_bytes())  # the judge wrote it
-    ranks = _Ranks(folder, pickle.loads(task["cases"])) if task["on_ranks"] else _OneProcess(folder, 0)
+    ranks = _OneProcess(folder, 0)
+    if task["on_ranks"]:
+        ranks = _Ranks(folder, pickle.loads(task["cases"]), task["is_strict"])
     try:
         _run(folder, task, ranks)
     except Exception as error:  # an error of the check, not of the student's code
@@ -67,13 +72,57 @@ def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> None:
         if request["text"] is None:  # the last one
             break
         writer.write(cell=True)
-        # In the rank's own time: on a busy server, a correct function takes many times as long.
-        signal.setitimer(signal.ITIMER_PROF, task["deadline_s"])
-        signal.setitimer(signal.ITIMER_REAL, task["deadline_s"] + task["extra_s"])
-        _try(request, task, ranks, dict(namespace))
+        with _Deadline(task["deadline_s"], task["extra_s"]):
+            _try(request, task, ranks, dict(namespace))
+        writer.begin(number + 1)  # the judge then reads what this request has given
+
+
+class _Deadline:
+    """Writes the stacks, for the judge, if what it contains does not end: a context manager.
+
+    It has `seconds` of the clock, and `extra_s` more while the rank has waited for a core for all but LEAST_S
+    of them: on a busy server, a correct function takes many times as long.
+    """
+
+    def __init__(self, seconds: float, extra_s: float) -> None:
+        self.began, self.seconds, self.extra_s = time.monotonic(), seconds, extra_s
+        self.waited_s = _waited_for_core_s()
+        self.has_ended = threading.Event()
+        self.thread = threading.Thread(target=self._watch, name="deadline", daemon=True)
+
+    def __enter__(self) -> None:
+        # Code of a library, inside one call, may keep every other thread waiting.
+        signal.setitimer(signal.ITIMER_PROF, self.seconds)
+        signal.setitimer(signal.ITIMER_REAL, self.seconds + self.extra_s)
+        with suppress(RuntimeError):  # no thread can be started: the timers end the text
+            self.thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.has_ended.set()
         for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
             signal.setitimer(timer, 0)
-        writer.begin(number + 1)  # the judge then reads what this request has given
+
+    def _watch(self) -> None:
+        if self.has_ended.wait(self.seconds):
+            return
+        while self._own_s() < LEAST_S:
+            if self.has_ended.wait(POLL_S):
+                return
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    def _own_s(self) -> float:
+        """Return for how long the rank has not waited for a core."""
+        return time.monotonic() - self.began - (_waited_for_core_s() - self.waited_s)
+
+
+def _waited_for_core_s() -> float:
+    """Return how long the main thread has waited for a core in all; 0 where the system does not say it."""
+    pid = os.getpid()  # the main thread has the process's number
+    try:
+        with open(f"/proc/{pid}/task/{pid}/schedstat") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _wait_for(path: Path) -> dict[str, Any]:
@@ -167,7 +216,10 @@ def _call(
         writer.write(case=number, error=error)
         return error
     packed = [pack(each) for each in arguments]
-    writer.write(case=number, result=pack(result), arguments=packed, **ranks.traffic(case.ranks))
+    faults = ranks.faults()
+    writer.write(
+        case=number, result=pack(result), arguments=packed, faults=faults, **ranks.traffic(case.ranks)
+    )
     return None
 
 
@@ -193,6 +245,10 @@ class _OneProcess:
         """Return what the function has sent in this case, and which methods it has called."""
         return {"sent": [], "messages": [], "calls": []}
 
+    def faults(self) -> list[tuple[str, str, str]]:
+        """Return what strict mode has found in this case: category, text, line."""
+        return []
+
     def end(self, error: dict[str, Any] | None = None) -> None:
         """Let ranks that wait for this one know that it has ended the case, with an error or without."""
 
@@ -206,18 +262,23 @@ class _OneProcess:
 class _Ranks(_OneProcess):
     """A rank of a job on MPI ranks, which `mpiwatch` watches."""
 
-    def __init__(self, folder: Path, cases: list[Case]) -> None:
+    def __init__(self, folder: Path, cases: list[Case], is_strict: bool) -> None:
         from mpi4py import MPI
 
         if not MPI.Is_initialized():  # the process that has forked this one has loaded it only
             MPI.Init_thread()
-        from labkit.comm import CountingComm
-        from labkit.exercises.recording import recording
+        from labkit.exercises.recording import Counting, is_in_call, recording
 
         super().__init__(folder, MPI.COMM_WORLD.rank)
         self.watch = getattr(MPI.COMM_WORLD, "watch", None)
         self.own = MPI.Intracomm.Dup(MPI.Intracomm(MPI.COMM_WORLD))  # not watched, not counted
-        self.counted = CountingComm(MPI.COMM_WORLD)
+        if is_strict:
+            from mpiwatch import strict
+
+            world: Any = MPI.COMM_WORLD  # a watched one
+            strict.begin(world, is_in_call)
+        self.is_strict = is_strict
+        self.counted = Counting(MPI.COMM_WORLD)
         self.comms: dict[int, Any] = {}  # by the number of ranks
         self.used: list[Any] = []  # communicators of the present text
         self.calls: list[Call] = []  # of the present case
@@ -260,6 +321,13 @@ class _Ranks(_OneProcess):
             [int(sum(part[row][rank] for part in counted)) for rank in range(size)] for row in (0, 1)
         ]
         return {"sent": nbytes, "messages": messages, "calls": list(self.calls)}
+
+    def faults(self) -> list[tuple[str, str, str]]:
+        if not self.is_strict:
+            return []
+        from mpiwatch import strict
+
+        return [(each.category.value, each.text, each.place) for each in strict.end_function()]
 
     def end(self, error: dict[str, Any] | None = None) -> None:
         if self.watch is not None:

@@ -24,14 +24,14 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import mpi4py
 import numpy as np
 
-from labkit.exercises import catalogue, failures, sandbox
+from labkit.exercises import answers, catalogue, failures, sandbox, sums
 from labkit.exercises.compare import ROUNDINGS, difference, names_of_parts
-from labkit.exercises.exercise import Call, Case, Exercise, Outcome, Verdict
+from labkit.exercises.exercise import Call, Case, Exercise, Fault, Outcome, Verdict
 from labkit.exercises.launching import Job, Run
 from labkit.exercises.limits import set_readable
 from labkit.exercises.transport import Foreign, Unreadable, pack, unpack
@@ -39,9 +39,19 @@ from mpiwatch.report import ranks_phrase
 
 MEMORY_BYTES = 1 << 30  # of address space, for the judge: it needs 300 MB for the largest right results
 MOST_WORDS = 2000  # characters of a finding
+NOT_OWN = "write it with NumPy and mpi4py alone, so that it is yours and runs without the lab"
 RECOGNITION_S = 4.0  # for all known mistakes to run; they take a second on emulated links, else far less
 Results = list[list[Outcome]]  # of each case, of each rank
 Wrong = dict[int, tuple[list[Any], list[str | None]]]  # expected results and differences, by case
+
+
+class Compared(NamedTuple):
+    """Whether a part of a result in a case is wrong, and whether it is with a known mistake, too."""
+
+    case: int
+    part: int
+    is_wrong: bool
+    is_mistaken: bool
 
 
 def main(folder: Path) -> None:
@@ -103,6 +113,9 @@ class Judge:
 
     def verdict(self, text: str) -> Verdict:
         """Run the function that a cell defines on all cases, and judge it. Never raise an exception."""
+        text = answers.runnable(text)
+        if imported := answers.imports_of_lab(text, self.exercise.prelude):
+            return Verdict(False, f"it has the line `{imported}`: {NOT_OWN}", len(self.cases))
         try:
             (run,) = self.job.run([text], range(len(self.cases)))
             found = failures.finding(run, text, self.exercise, self.cases)
@@ -133,6 +146,9 @@ class Judge:
                     where = f"on rank {rank}, " if exercise.on_ranks else ""
                     what = f"{where}it calls `comm.{found[0]}`, which does the exercise by itself"
                     return f"{what}. Write it without this call"
+        for case, by_rank in zip(self.cases, outcomes, strict=True):
+            if broken := _broken_rules(by_rank):
+                return f"with {case.label}, {broken}"
         if wrong := self._wrong(outcomes):
             return self._explain(outcomes, wrong)
         for case, by_rank in zip(self.cases, outcomes, strict=True):
@@ -196,6 +212,8 @@ class Judge:
         case, (_, found) = self.cases[number], wrong[number]
         if known := self._recognised(outcomes, wrong):
             return known
+        if in_sum := self._sum(outcomes, wrong):
+            return in_sum
         ranks = [rank for rank, each in enumerate(found) if each]
         others = [rank for rank in range(case.ranks) if rank not in ranks]
         right = f" ({ranks_phrase(others)} {'are' if len(others) > 1 else 'is'} right)" if others else ""
@@ -204,65 +222,110 @@ class Judge:
         changed = self._changed(case, outcomes[number])
         return f"{text}. Also, {changed}" if changed else text
 
-    def _recognised(self, outcomes: Results, wrong: Wrong) -> str:
-        """Return a case and the mistake that explains it, which no earlier one contradicts; else nothing.
-
-        Further cases are tried only until one mistake is left: that takes time on ranks.
-        """
-        left, explained = self.exercise.recognised, ""
-        end_at = time.monotonic() + RECOGNITION_S
+    def _sum(self, outcomes: Results, wrong: Wrong) -> str:
+        """Return what is wrong in a result that is a sum over the ranks; empty if no case shows it."""
         for number in sorted(wrong):
-            left_s = end_at - time.monotonic()
-            if not left or (explained and len(left) == 1) or left_s <= 0:
-                break
-            case, results, right = self.cases[number], outcomes[number], wrong[number][0]
-            made = zip(left, self.mistaken(number, left, left_s), strict=True)
-            explains = {sentence: self._explains(case, results, by_rank, right) for sentence, by_rank in made}
-            if any(explains.values()):
-                left = [each for each in left if explains[each]]
-                explained = explained or f"with {case.label}: "
-            elif not explained:
-                left = [each for each in left if explains[each] is None]
-        return explained and explained + left[0]
+            case, (expected, found) = self.cases[number], wrong[number]
+            for rank in range(case.ranks if self.exercise.on_ranks else 0):
+                got = self.exercise.result(outcomes[number][rank])
+                if found[rank] and (seen := sums.what_is_in_it(case, got, expected[rank])):
+                    return f"with {case.label}, on rank {rank}, the result is a wrong sum: {seen}"
+        return ""
 
-    def mistaken(self, number: int, sentences: Sequence[str], limit_s: float) -> Results:
-        """Return what these mistakes do on each rank in a case; nothing for one that does not return.
+    def _recognised(self, outcomes: Results, wrong: Wrong) -> str:
+        """Return a case and the mistake that explains it; nothing if none does, or if several could.
 
-        Their texts are almost the reference's. Where submissions are graded, in a sandbox, they run in a
-        new job, which the student's code does not see. Elsewhere the job that has run the student's code
-        runs them: that is quicker.
+        A mistake explains a part of the result if it produces it in all cases, also where it is right.
         """
-        made: Results = [[] for _ in sentences]
+        end_at = time.monotonic() + RECOGNITION_S
+        first, *others = sorted(wrong)
+        others += [number for number in range(len(self.cases)) if number not in wrong]
+        seen: dict[str, list[Compared]] = {each: [] for each in self.exercise.recognised}
+        for numbers in [first], others:  # few mistakes are left after the first case
+            sentences, left_s = list(seen), end_at - time.monotonic()
+            if not numbers or not sentences or left_s <= 0:
+                continue
+            made = self.mistaken(numbers, sentences, left_s)
+            for sentence, by_case in zip(sentences, made, strict=True):
+                compared = self._compared(outcomes, by_case, numbers, wrong)
+                if compared is None:
+                    del seen[sentence]
+                else:
+                    seen[sentence] += compared
+        explained: dict[str, set[int]] = {}
+        for sentence, compared in seen.items():
+            parts = {each.part for each in compared if each.is_mistaken}
+            if not any(each.is_wrong and not each.is_mistaken for each in compared if each.part in parts):
+                explained[sentence] = parts
+        explained = {
+            sentence: parts
+            for sentence, parts in explained.items()
+            if parts and not any(parts < others for others in explained.values())
+        }
+        sentence = next(iter(explained), "")
+        if not sentence or sum(bool(parts & explained[sentence]) for parts in explained.values()) > 1:
+            return ""
+        case = min(each.case for each in seen[sentence] if each.is_mistaken and each.case in wrong)
+        return f"with {self.cases[case].label}: {sentence}"
+
+    def mistaken(
+        self, numbers: Sequence[int], sentences: Sequence[str], limit_s: float
+    ) -> list[dict[int, list[Outcome]]]:
+        """Return what each of these mistakes does in these cases: by case, of each rank.
+
+        Nothing for a mistake that does not return. Their texts are almost the reference's. Where submissions
+        are graded, in a sandbox, they run in a new job, which the student's code does not see. Elsewhere the
+        job that has run the student's code runs them: that is quicker.
+        """
+        made: list[dict[int, list[Outcome]]] = [{} for _ in sentences]
         if self.job.is_sandboxed and self.new_job is not None:
-            self.job = self.new_job()
+            self.job, self.new_job = self.new_job(), None
         if self.job.is_running:
             with suppress(OSError, Unreadable):  # after an error, the other mistakes are not recognised
                 texts = [self.exercise.mistaken(each) for each in sentences]
-                for place, run in enumerate(self.job.run(texts, [number], limit_s)):
+                for place, run in enumerate(self.job.run(texts, numbers, limit_s)):
                     found = _by_case_and_rank(run)
-                    if len(found) == self.cases[number].ranks:
-                        made[place] = [found[key] for key in sorted(found)]
+                    if len(found) == sum(self.cases[number].ranks for number in numbers):
+                        for number, rank in sorted(found):
+                            made[place].setdefault(number, []).append(found[number, rank])
         return made
 
-    def _explains(
-        self, case: Case, by_rank: list[Outcome], mistaken: list[Outcome], right: list[Any]
-    ) -> bool | None:
-        """Tell whether a mistake produces these results, wherever its results are not the right ones.
+    def _compared(
+        self,
+        outcomes: Results,
+        mistaken: dict[int, list[Outcome]],
+        numbers: Sequence[int],
+        wrong: Wrong,
+    ) -> list[Compared] | None:
+        """Return in which parts of the results the student's function and a mistake are wrong.
 
-        None if all of its results are right.
+        None if the mistake is wrong in another way than the student's function, or does not return.
         """
-        seen, tolerance = False, self._tolerance(case)
-        for outcome, other, expected in zip(by_rank, mistaken, right, strict=False):
-            values = self.exercise.result(outcome), self.exercise.result(other), expected
-            kinds = (tuple, list) if isinstance(expected, tuple) else ()
-            is_tuple = all(isinstance(each, kinds) and len(each) == len(expected) for each in values)
-            parts = zip(*values, strict=True) if is_tuple else [values]
-            for left, middle, goal in parts:
-                if difference(middle, goal, tolerance):
-                    seen = True
-                    if difference(left, middle, tolerance):
-                        return False
-        return seen or None
+        found = []
+        for number in numbers:
+            if number not in mistaken:
+                return None
+            tolerance = self._tolerance(self.cases[number])
+            nothing = [None] * self.cases[number].ranks  # is right where many results are
+            right = nothing if self.exercise.many_are_right else self._right_results(number, wrong)
+            for outcome, other, expected in zip(outcomes[number], mistaken[number], right, strict=True):
+                for part, (left, middle, goal) in enumerate(self._parts(outcome, other, expected)):
+                    is_mistaken = difference(middle, goal, tolerance) is not None
+                    if is_mistaken and difference(left, middle, tolerance):
+                        return None
+                    is_wrong = number in wrong and difference(left, goal, tolerance) is not None
+                    found.append(Compared(number, part, is_wrong, is_mistaken))
+        return found
+
+    def _right_results(self, number: int, wrong: Wrong) -> list[Any]:
+        return wrong[number][0] if number in wrong else self.exercise.right_results(self.cases[number])
+
+    def _parts(self, outcome: Outcome, other: Outcome, expected: Any) -> list[tuple[Any, Any, Any]]:
+        """Return the parts of the student's, a mistake's and the right result, if it is a tuple."""
+        values = self.exercise.result(outcome), self.exercise.result(other), expected
+        kinds = (tuple, list) if isinstance(expected, tuple) else ()
+        is_tuple = all(isinstance(each, kinds) and len(each) == len(expected) for each in values)
+        return list(zip(*values, strict=True)) if is_tuple else [values]
 
     def _changed(self, case: Case, by_rank: Sequence[Outcome]) -> str | None:
         """Return which argument the function has changed although it must not; None if there is none."""
@@ -290,6 +353,28 @@ def _in_another_order(names: list[str], got: Sequence[Any], expected: Any, toler
     return ""
 
 
+# What follows from an error that strict mode has found, by a part of its text.
+CONSEQUENCES = {
+    "send": "The array may still be sent when the caller changes it: wait for the request",
+    "recv": "The array may be filled later, or never: wait for the request",
+    "never waited for": "What it reads and writes is not settled yet when the function returns: wait for it",
+    "changed the buffer": "MPI may read the array until the request is complete: wait first, or send a copy",
+    "uses memory that": "MPI may write or read it until that request is complete: wait for it first",
+}
+
+
+def _broken_rules(by_rank: Sequence[Outcome]) -> str:
+    """Return which of MPI's rules a call breaks, with the ranks, the line and what follows; or nothing."""
+    found = next((fault for outcome in by_rank for fault in outcome.faults), None)
+    if found is None:
+        return ""
+    ranks = [rank for rank, outcome in enumerate(by_rank) if found in outcome.faults]
+    place = found.place.replace("cell line", "line").replace(" from the cell", "")
+    what = f"on {ranks_phrase(ranks)}: {found.text} ({place})"
+    follows = next((text for part, text in CONSEQUENCES.items() if part in found.text.lower()), "")
+    return f"{what}. {follows}".rstrip(". ")
+
+
 def _by_case_and_rank(run: Run) -> dict[tuple[int, int], Outcome]:
     found: dict[tuple[int, int], Outcome] = {}
     for rank, records in enumerate(run.records):
@@ -298,8 +383,9 @@ def _by_case_and_rank(run: Run) -> dict[tuple[int, int], Outcome]:
                 arguments = tuple(map(unpack, record["arguments"]))
                 sent, messages = (tuple(record[name]) for name in ("sent", "messages"))
                 calls = tuple(Call(*each) for each in record["calls"])
+                faults = tuple(Fault(*each) for each in record["faults"])
                 found[record["case"], rank] = Outcome(
-                    unpack(record["result"]), arguments, sent, messages, calls
+                    unpack(record["result"]), arguments, sent, messages, calls, faults
                 )
     return found
 

@@ -31,7 +31,7 @@ from mpiwatch.processes import LINUX, is_mpich
 START_S = 60.0  # for all ranks to start; a second on an idle machine
 EXTRA_S = 20.0  # beyond a deadline, for ranks that sleep or wait for a core
 END_S = 1.0  # from the first rank's stack, or from the last request, until the job is ended
-HANG_S = 3.0  # a wait for a message this long is reported
+HANG_S = 2.0  # a wait for a message this long is reported
 OUTPUT_BYTES = 1 << 20  # a job that prints more is ended
 LEAST_POLL_S, POLL_S = 0.001, 0.02  # a mistake without ranks runs for a millisecond, a job for seconds
 STACK_BYTES = 1 << 18  # read of a stack, or of a report
@@ -140,7 +140,7 @@ class Job:
         return [*start, *python, *words]
 
     def _write_task(self, cases: Sequence[Case]) -> None:
-        names = "name", "prelude", "wrap", "digest", "on_ranks", "deadline_s"
+        names = "name", "prelude", "wrap", "digest", "on_ranks", "deadline_s", "is_strict"
         task = {name: getattr(self.exercise, name) for name in names}
         task |= {"cases": pickle.dumps(list(cases)), "extra_s": EXTRA_S}
         task["processes"] = PROCESSES if self.is_sandboxed else processes()

@@ -335,7 +335,7 @@ AVERAGE_OVERLAPPED = Exercise(
         "… holds the sum": {"            bucket /= comm.size\n": ""},
         "… twice": {"        request.Wait()\n": "        request.Wait()\n    grads /= comm.size\n"},
         "… an array that is not `grads`": {"grads[first:stop]": "grads[first:stop].copy()"},
-        "… no more buckets": {
+        "… uses memory that Iallreduce": {
             "    backward(finished)": (
                 "    backward(finished)\n    requests.append(comm.Iallreduce(MPI.IN_PLACE, grads))"
             )

@@ -185,6 +185,10 @@ REDUCE_SCATTER_OVERLAPPED = Exercise(
             "under_way[:] = [pair for pair in under_way if not pair[0].Test()]": "request.Test()"
         },
         "… is freed meanwhile": {"(request, gradient))": "(request, None))"},
+        "… of layer 1 that MPI reads is freed meanwhile": {  # only the newest array is kept
+            "chunks, under_way = {}, []": "chunks, under_way, last = {}, [], [None]",
+            "(request, gradient))": "(request, None))\n        last[0] = gradient",
+        },
         "… that MPI reads is freed": {
             "gradient /= comm.size": "whole = gradient / np.float32(comm.size)",
             "scatter(gradient,": "scatter(whole,",

@@ -12,14 +12,36 @@ import numpy as np
 from mpi4py import MPI
 
 import mpiwatch
+from labkit.comm import CountingComm
 from labkit.comm.counting import LIBRARY, SENDING, wrap
 from labkit.exercises.exercise import Call
+from mpiwatch.report import MAKERS, NONBLOCKING_RECEIVES
 from mpiwatch.waiting import world_ranks
 from mpiwatch.wrapper import CommWrapper
 
 mpiwatch.wrappers.append("labkit.exercises")  # a report names the student's line
 
-METHODS = *SENDING, *LIBRARY, "Recv", "Irecv", "recv", "irecv", "Split"
+METHODS = *SENDING, *LIBRARY, "Recv", "recv", *NONBLOCKING_RECEIVES, *MAKERS
+
+_calls = threading.local()  # how many noted calls a thread is inside
+
+
+def is_in_call() -> bool:
+    """Tell whether the student's function, and not the job itself, makes the present call."""
+    return getattr(_calls, "depth", 0) > 0
+
+
+class Counting(CountingComm):
+    """Counts what the function sends: of an array, its own bytes, also where a lower-case method pickles it.
+
+    It is outside strict mode, whose messages travel in another way.
+    """
+
+    innermost = False
+
+    @staticmethod
+    def object_bytes(message: Any) -> int:
+        return _size(message)
 
 
 def recording(note: Callable[[Call], object], names: Iterable[str] = METHODS) -> type[CommWrapper]:
@@ -36,11 +58,13 @@ def recording(note: Callable[[Call], object], names: Iterable[str] = METHODS) ->
         if getattr(inside, "is_inside", False):
             return call()
         inside.is_inside = True
+        _calls.depth = getattr(_calls, "depth", 0) + 1
         try:
             note(_call(comm, name, given))
             return call()
         finally:
             inside.is_inside = False
+            _calls.depth -= 1
 
     wrap(Recording, names, noted)
     return Recording

@@ -79,7 +79,7 @@ class Notes:
         # Layers whose gradient, or the array that MPI has read, is still in memory, though their request was
         # complete before; layers whose array is not, though MPI reads it.
         self.kept: list[int] = []
-        self.freed: list[int] = []
+        self.freed: list[int | None] = []
         self.gradients: dict[int, Callable[[], Any]] = {}
         self.uses: list[dict[str, Any]] = []  # of gathered parameters
 
@@ -129,6 +129,7 @@ def _noting_class() -> Any:
     from mpi4py import MPI
 
     from mpiwatch.arguments import is_in_place
+    from mpiwatch.operations import StrictRequest
     from mpiwatch.wrapper import CommWrapper
 
     class NotedRequest(MPI.Request):
@@ -137,8 +138,13 @@ def _noting_class() -> Any:
         def note(self, array: np.ndarray) -> None:
             self.layer, self.tested, self.waits = notes.at, set[int | None](), False
             self.place, self.size = (array.ctypes.data - notes.base) // array.itemsize, array.size
-            self.array = weakref.ref(_root(array))
+            self.array = weakref.ref(_root(array), self.is_freed)
             notes.requests.append(self)
+
+        def is_freed(self, array: object) -> None:
+            """Note that the array is no longer in memory, if MPI may still read or write it."""
+            if self:
+                notes.freed.append(self.layer)
 
         def next_layer(self) -> set[int]:
             """Return the layer that was visited after this request's, or nothing."""
@@ -178,14 +184,21 @@ def _noting_class() -> Any:
             return self._noted(super().Iallreduce(sendbuf, recvbuf, *more, **named), recvbuf)
 
         def Ireduce_scatter(self, sendbuf: Any, recvbuf: Any, *more: Any, **named: Any) -> MPI.Request:
-            made = super().Ireduce_scatter(sendbuf, recvbuf, *more, **named)
-            return self._noted(made, recvbuf if is_in_place(sendbuf) else sendbuf)
+            if is_in_place(sendbuf):
+                made = super().Ireduce_scatter(sendbuf, recvbuf, *more, **named)
+                return self._noted(made, recvbuf)
+            # MPI reads a copy: the function's own array may go, and the notes tell when it does.
+            copy = np.array(_array(sendbuf))
+            made = super().Ireduce_scatter(copy, recvbuf, *more, **named)
+            return self._noted(made, sendbuf)
 
         def Iallgatherv(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
             return self._noted(super().Iallgatherv(sendbuf, recvbuf), recvbuf)
 
         def _noted(self, made: MPI.Request, buffer: Any) -> MPI.Request:
             request = NotedRequest(made)
+            if isinstance(request, StrictRequest) and isinstance(made, StrictRequest):
+                request.take_over(made)
             request.note(_array(buffer))
             return request
 
@@ -233,7 +246,6 @@ class LayersBackward:
             ready(k, gradient)
             del gradient
             notes.kept += sorted(complete & notes.in_memory())
-            notes.freed += [k for each in notes.requests if each.layer == k and each and each.array() is None]
         notes.visit(-1)
 
 

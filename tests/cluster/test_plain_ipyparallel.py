@@ -28,7 +28,7 @@ MAGICS = [
     ("%%px --noblock\nfor n in range(id, 4, stride):\n    print('n', n)", "AsyncResult"),
     ("%pxresult", "n 3"),
     ("%pxconfig --noblock", ""),
-    ("ar = %px 2 * a\nar.get()", "10"),
+    ("ar = %px 2 * a\nar.wait_for_output()\nar.get()", "10"),  # `get` alone does not wait for it
     ("%pxconfig --block", ""),
     ("%%px --targets 1\nprint('only', id)", "only 1"),
     ("%px 1 / 0", "ZeroDivisionError"),

@@ -10,7 +10,7 @@ import pytest
 
 from labkit.exercises.exercise import Call, Case, Exercise, Outcome
 from labkit.exercises.failures import CheckFailed
-from labkit.exercises.judge import Judge, Results
+from labkit.exercises.judge import Judge
 from labkit.exercises.launching import Run
 from labkit.exercises.transport import pack
 
@@ -60,9 +60,17 @@ class JudgeWithoutJob(Judge):
         super().__init__(None, each, cases)  # type: ignore[arg-type]
         self.produced = mistakes
 
-    def mistaken(self, number: int, sentences: Sequence[str], limit_s: float) -> Results:
-        case = self.cases[number]
-        return [[Outcome(result, (result,)) for result in self.produced[each](case)] for each in sentences]
+    def mistaken(
+        self, numbers: Sequence[int], sentences: Sequence[str], limit_s: float
+    ) -> list[dict[int, list[Outcome]]]:
+        cases = {number: self.cases[number] for number in numbers}
+        return [
+            {
+                number: [Outcome(result, (result,)) for result in self.produced[each](case)]
+                for number, case in cases.items()
+            }
+            for each in sentences
+        ]
 
 
 SUMMED = {"the sum is not divided by p": summed}
@@ -140,7 +148,8 @@ def in_pairs(produce: Produce) -> Produce:
         (
             right,
             {"result_in": 0, "mistakes": {}},
-            "with 1 values, p = 2, on rank 0: x[0] is 0, expected 0.5",
+            "with 4 values, p = 2, on rank 0, the result is a wrong sum: the array of rank 1 is missing from "
+            "it; the array of rank 0 has the factor 1, expected 0.5",
         ),
         (
             right,
@@ -178,6 +187,7 @@ def test_an_error_of_the_check_is_raised() -> None:
 
 def test_a_missing_record_is_never_correct() -> None:
     record = {"case": 0, "result": pack(1), "arguments": [], "sent": [], "messages": [], "calls": []}
+    record["faults"] = []
     run = Run([[record]], [""], None, True, 0, "", "")
     assert JudgeWithoutJob(exercise(), CASES[:1], {}).outcomes(run)[0][0].result == 1
     with pytest.raises(CheckFailed, match="no result"):

@@ -1,0 +1,69 @@
+"""The text of an answer: what of a cell is run, and what a task does not allow in it.
+
+The check in the notebook, the grader and `labkit collect` read an answer by these functions, so that they
+judge the same text.
+"""
+
+from __future__ import annotations
+
+import ast
+
+LAB = "labkit"
+OF_CHECKS = "check", "hint", "answer", "whose"  # what a cell calls, and an answer does not need
+
+
+def runnable(text: str) -> str:
+    """Return a cell's text without its calls of `check` and the imports for them; lines keep their numbers.
+
+    The check would otherwise run itself. A text that is not Python is returned as it is.
+    """
+    tree = parsed(text)
+    if tree is None:
+        return text
+    lines = text.splitlines()
+    for node in tree.body:
+        if _is_for_checks(node):
+            for number in range(node.lineno - 1, node.end_lineno or node.lineno):
+                lines[number] = ""
+    return "\n".join(lines)
+
+
+def parsed(text: str) -> ast.Module | None:
+    """Return the syntax tree of a text; None if it is not Python, or too deep for the parser."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _is_for_checks(node: ast.stmt) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").startswith(f"{LAB}.exercises") and all(
+            alias.name in OF_CHECKS for alias in node.names
+        )
+    value = getattr(node, "value", None) if isinstance(node, ast.Assign | ast.Expr) else None
+    return isinstance(value, ast.Call) and ast.unparse(value.func) in OF_CHECKS
+
+
+def imports_of_lab(text: str, prelude: str) -> str:
+    """Return the import of labkit in an answer that its task does not bring; empty if there is none."""
+    tree, given = parsed(text), parsed(prelude)
+    if tree is None or given is None:
+        return ""
+    known = {ast.unparse(node) for node in _single_imports(given)}
+    for node in _single_imports(tree):
+        module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+        if (module or "").partition(".")[0] == LAB and ast.unparse(node) not in known:
+            return ast.unparse(node)
+    return ""
+
+
+def _single_imports(tree: ast.Module) -> list[ast.Import | ast.ImportFrom]:
+    """Return the imports in a tree, also inside functions, one for each name."""
+    found: list[ast.Import | ast.ImportFrom] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [ast.Import([alias]) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [ast.ImportFrom(node.module, [alias], node.level) for alias in node.names]
+    return found
