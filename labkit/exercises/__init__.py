@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    **dict.fromkeys(("answer", "check", "hint", "whose"), "labkit.exercises.checking"),
-    **dict.fromkeys(("collect", "own"), "labkit.exercises.collecting"),
+    **dict.fromkeys(("answer", "check", "hint", "suspects", "whose"), "labkit.exercises.checking"),
+    **dict.fromkeys(("collect", "own", "to_ranks"), "labkit.exercises.collecting"),
     "contest": "labkit.exercises.allreduce_contest",
     "incident": "labkit.exercises.on_call",
     "progress": "labkit.exercises.record",

@@ -67,3 +67,31 @@ def _single_imports(tree: ast.Module) -> list[ast.Import | ast.ImportFrom]:
         elif isinstance(node, ast.ImportFrom):
             found += [ast.ImportFrom(node.module, [alias], node.level) for alias in node.names]
     return found
+
+
+def names_used(text: str, prelude: str) -> list[str]:
+    """Return the names that a text uses and neither defines itself nor gets from the prelude of its task.
+
+    Of a text that is not Python, there are none.
+    """
+    tree, given = parsed(text), parsed(prelude)
+    if tree is None or given is None:
+        return []
+    known = bound_names(tree) | bound_names(given)
+    used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return [name for name in dict.fromkeys(used) if name not in known]
+
+
+def bound_names(tree: ast.Module) -> set[str]:
+    """Return the names that the statements at the top of a text define."""
+    found: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+            continue
+        for part in ast.walk(node):
+            if isinstance(part, ast.alias):
+                found.add((part.asname or part.name).partition(".")[0])
+            elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                found.add(part.id)
+    return found

@@ -21,14 +21,15 @@ from contextlib import suppress
 from dataclasses import replace
 from html import escape
 from itertools import groupby
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 from labkit import forking
 from labkit.children import end, start_child
 from labkit.cluster.adapter.functions import is_own_object
-from labkit.exercises import catalogue, record
+from labkit.exercises import answers, catalogue, record
+from labkit.exercises.compare import kind
 from labkit.exercises.exercise import Exercise, Verdict, is_stub
 from labkit.exercises.launching import EXTRA_S, FORKED, START_S, clean_environment, scratch_folder
 from labkit.exercises.limits import set_readable
@@ -47,6 +48,11 @@ MOST_VERDICT = 1 << 20  # bytes of a judge's verdict, which holds what the stude
 VERDICTS = "supported", "rejected", "undecided"
 REFERENCE = "<reference of "  # begins the name of the file of a reference that `check` returns
 GREEN, RED = "#1a7f37", "#b3261e"  # white on them is legible (5 : 1), in light and dark themes
+
+NOT_A_FUNCTION = (
+    "`check` takes the function itself, not what it returns: check(f), without parentheses behind the name."
+)
+NO_NAME = "This is none of the notebook's exercises: give `check` the function that the task asks for."
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -94,14 +100,21 @@ def check(function: Function) -> Function:
     That is the student's own if it is correct, otherwise the reference. On several ranks, all call it, and
     rank 0 does the work.
     """
-    name, display = getattr(function, "__name__", repr(function)), Display()
+    name, display = name_of(function), Display()
 
     def make() -> Answer:
+        if not callable(function):
+            return Answer(NOT_A_FUNCTION, True)
         try:
             exercise = catalogue.find(name)
+        except catalogue.UnknownExercise as error:
+            return Answer(f"{error}." if name else NO_NAME, True)
         except Exception as error:
             return Answer(f"{name}: NOT CHECKED, because the check itself failed: {error}.", True)
-        return _answer(function, exercise, display)
+        plain: Any = inspect.unwrap(function)
+        if not isinstance(plain, FunctionType):
+            return Answer(f"{name}: write it with def: it is {kind(plain)}, and no function.", False)
+        return _answer(plain, exercise, display)
 
     try:
         use_own = _on_rank_0(display, make)
@@ -116,6 +129,27 @@ def check(function: Function) -> Function:
         return function
     reference: Any = reference_function(catalogue.find(name), getattr(function, "__globals__", None))
     return reference
+
+
+def name_of(function: Any) -> str:
+    """Return the name of the exercise that a function is an answer to: its own, or a variable's.
+
+    A lambda has no name of its own, and a decorator may take it away.
+    """
+    name = getattr(function, "__name__", "")
+    with suppress(catalogue.UnknownExercise):
+        return catalogue.find(name).name
+    names = getattr(function, "__globals__", None) or _cell_names()
+    bound = (each for each, value in names.items() if value is function and each in catalogue.exercises())
+    return next(bound, name)
+
+
+def _cell_names() -> dict[str, Any]:
+    """Return the variables of the cell, or of the module, that calls `check`."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("labkit."):
+        frame = frame.f_back
+    return frame.f_globals
 
 
 def hint(function: Callable[..., Any] | str) -> None:
@@ -302,31 +336,27 @@ def cell_text(function: Callable[..., Any]) -> str:
     return textwrap.dedent(inspect.getsource(function))
 
 
-def helpers(function: Callable[..., Any], exercise: Exercise) -> dict[str, str]:
-    """Return the texts of the functions in other cells that a function calls, directly or through others.
+def helpers(function: Callable[..., Any], exercise: Exercise, text: str) -> dict[str, str]:
+    """Return the texts of the functions in other cells that an answer calls, directly or through others.
 
-    Of an exercise that is not solved yet, it calls the reference. The exercise brings some functions itself.
+    `text` is the cell of the function. Of an exercise that is not solved yet, it calls the reference.
     """
     found: dict[str, str] = {}
-    known = compile(exercise.prelude, "<prelude>", "exec").co_names
-    own, left = function.__code__.co_filename, list[Any]([function])
-    while left:
-        function = left.pop()
-        codes = [function.__code__]
-        for code in codes:  # also those of functions inside
-            codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-        for name in dict.fromkeys(name for code in codes for name in code.co_names):
-            other: Any = function.__globals__.get(name)
-            file = other.__code__.co_filename if isinstance(other, FunctionType) else own
-            if file == own or name in found or name in known:
+    names, waiting = function.__globals__, [text]
+    own = function.__code__.co_filename
+    while waiting:
+        for name in answers.names_used(waiting.pop(), exercise.prelude):
+            other = inspect.unwrap(names[name]) if callable(names.get(name)) else None
+            if not isinstance(other, FunctionType) or name in found or name == exercise.name:
                 continue
+            file = other.__code__.co_filename
             if file.startswith(REFERENCE):
                 found[name] = catalogue.find(file.removeprefix(REFERENCE).rstrip(">")).text
-                left.append(other)
-            elif is_cell(file):
+            elif is_cell(file) and file != own:
                 with suppress(OSError):
                     found[name] = textwrap.dedent(inspect.getsource(other))
-                    left.append(other)
+            if name in found:
+                waiting.append(found[name])
     return found
 
 
@@ -349,6 +379,17 @@ def reference_function(exercise: Exercise, names: dict[str, Any] | None = None) 
     return reference
 
 
+def suspects(name: str) -> list[Callable[..., Any]]:
+    """Return the mistakes that the check of an exercise recognises, as functions without a text to read."""
+    exercise, found = catalogue.find(name), []
+    for sentence in exercise.recognised:
+        names: dict[str, Any] = {}
+        exec(exercise.prelude, names)
+        exec(exercise.mistaken(sentence), names)
+        found.append(names[name])
+    return found
+
+
 def is_reference(function: Callable[..., Any], exercise: Exercise) -> bool:
     """Tell whether a function is the reference, as `check` returns it or as the exercise holds it."""
     return function is exercise.reference or function.__code__.co_filename == f"{REFERENCE}{exercise.name}>"
@@ -365,7 +406,7 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
         return Answer(_not_checked(name, f"the text of your cell is not known ({error})"), False)
     if is_stub(text, name):
         return Answer(f"{name}: not written yet; {USE}.", False)
-    called = helpers(function, exercise)
+    called = helpers(function, exercise, text)
     if display.in_notebook:
         display.show(f"checking {name} …", end="\r")
     found = judge_text(exercise, "\n\n".join([text, *called.values()]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import inspect
 import re
 import symtable
 import sys
@@ -19,14 +20,17 @@ from io import BytesIO
 from itertools import groupby
 from pathlib import Path
 from textwrap import indent
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from labkit import data
-from labkit.exercises import catalogue, record
+from labkit.exercises import answers, catalogue, record
+from labkit.exercises.checking import cell_text, whose
 from labkit.exercises.exercise import Exercise
 from labkit.files import atomic_write, kept_beside, read_input
+from mpiwatch.places import is_cell
 from mpiwatch.report import COLUMNS, counted, wrapped
 
 TEMPLATE = Path(__file__).with_name("my_ddp.template")
@@ -338,3 +342,41 @@ def own(name: str) -> tuple[Callable[..., Any], bool]:
         exec(each.text, names)
     function: Callable[..., Any] = names[name]
     return function, is_own
+
+
+def to_ranks(view: Any, *functions: Callable[..., Any]) -> None:
+    """Define functions of the notebook on the engines of a view, with what they need of their cells.
+
+    That is imports, constants, and other functions, also of other cells. What a cell prints or computes
+    besides is not repeated.
+    """
+    references = {each.__name__: each for each in functions if whose(each) != "your"}
+    view.push(references, block=True)
+    own = [each for each in functions if each.__name__ not in references]
+    view.execute(code_of(*own), block=True)
+
+
+def code_of(*functions: Callable[..., Any]) -> str:
+    """Return the code of functions that cells define, with what they need of these and other cells."""
+    cells: dict[str, list[Statement]] = {}  # by the name of the cell's file
+    waiting = [inspect.unwrap(each) for each in functions]
+    for function in waiting:
+        file = function.__code__.co_filename
+        if file not in cells:
+            cells[file] = statements(answers.runnable(cell_text(function)))
+        found = [each for each in cells[file] if function.__name__ in each.binds]
+        for name in {name for each in found for name in each.now | each.later}:
+            other = inspect.unwrap(value) if callable(value := function.__globals__.get(name)) else None
+            if (
+                isinstance(other, FunctionType)
+                and is_cell(other.__code__.co_filename)
+                and other not in waiting
+            ):
+                waiting.append(other)
+    everything = [each for file in reversed(cells) for each in cells[file]]  # helpers first
+    kept, names = set[int](), [each.__name__ for each in waiting]
+    for name in names:
+        new = set(_definitions(name, everything)) - kept
+        kept |= new
+        names += [other for k in new for other in everything[k].now | everything[k].later]
+    return "\n\n".join(everything[index].text for index in sorted(kept))

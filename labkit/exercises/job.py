@@ -170,9 +170,15 @@ def _describe(error: BaseException, what: str = "") -> dict[str, Any]:
     lines = [frame.lineno for frame in frames if frame.filename == CELL]
     if isinstance(error, SyntaxError) and error.filename == CELL:
         lines.append(error.lineno)
+    said = str(error).splitlines() or [""]
+    kind, text = type(error).__name__, said[0]
+    if type(error).__module__ == "mpi4py.MPI":  # the last line of MPI's error stack says what is wrong
+        kind, text = f"MPI.{kind}", text.removesuffix(", error stack:")
+        if len(said) > 1:
+            text += f": {said[-1].rpartition('): ')[2]}"
     return {
-        "type": type(error).__name__,
-        "text": next(iter(str(error).splitlines()), "")[:MAX_TEXT],
+        "type": kind,
+        "text": text[:MAX_TEXT],
         "line": (lines or [0])[-1] or 0,
         "name": str(getattr(error, "name", "") or "") if isinstance(error, NameError) else "",
         "what": what,

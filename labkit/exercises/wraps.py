@@ -25,12 +25,30 @@ PATIENCE_S = 0.5
 def on_links(
     link: tuple[float, float], slower: float, slow_rank: Mapping[int, int], comm: Any, case: Case
 ) -> Any:
-    """Emulate links (bytes per s, latency in s); that of rank `slow_rank[p]` is slower by a factor."""
+    """Emulate links (bytes per s, latency in s); that of rank `slow_rank[p]` is slower by a factor.
+
+    Sends are not buffered: each waits for its receive.
+    """
     from labkit.comm import EmulatedComm, Link
 
     usual = Link(*link)
     links = [usual.slower(slower) if r == slow_rank[case.ranks] else usual for r in range(case.ranks)]
-    return EmulatedComm(comm, links)
+    return _unbuffered_class()(EmulatedComm(comm, links))
+
+
+@cache
+def _unbuffered_class() -> Any:
+    from labkit.comm.counting import wrap
+    from mpiwatch.wrapper import CommWrapper
+
+    class Unbuffered(CommWrapper):
+        pass
+
+    def wait_for_receive(comm: Any, name: str, call: Callable[[], Any], given: dict[str, Any]) -> Any:
+        return comm.Ssend(**given) if name == "Send" else comm.Issend(**given)
+
+    wrap(Unbuffered, ("Send", "Isend"), wait_for_receive)
+    return Unbuffered
 
 
 def once(nbytes: int, finding: str, comm: Any, case: Case) -> Any:

@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from labkit.exercises.exercise import Exercise, is_stub
@@ -63,9 +64,15 @@ def checked(cell: Any) -> str:
 
 
 def without_magic(source: str) -> tuple[str, str]:
-    """Return the line `%%px …` of a cell, with its end, and the rest; an empty text if there is none."""
-    head, end, body = source.partition("\n")
-    return (head + end, body) if head.startswith("%%px") else ("", source)
+    """Return the line `%%px …` of a cell, with its end, and the rest; an empty text if there is none.
+
+    Comments and empty lines may stand above it, as in the lab's notebooks.
+    """
+    lines = source.splitlines(keepends=True)
+    above = list(takewhile(lambda line: not line.strip() or line.lstrip().startswith("#"), lines))
+    if len(above) < len(lines) and lines[len(above)].startswith("%%px"):
+        return lines[len(above)], "".join([*above, *lines[len(above) + 1 :]])
+    return "", source
 
 
 @lru_cache(maxsize=1000)

@@ -14,7 +14,6 @@ This module needs nbgrader, the extra `grading`. `labkit release --nbgrader` wri
 
 from __future__ import annotations
 
-import ast
 import os
 import secrets
 import stat
@@ -32,9 +31,9 @@ from traitlets.log import get_logger
 
 from labkit.cli.course import copies
 from labkit.cli.course.plain_files import NotPlain, copy_plain, not_plain, shared_files
-from labkit.exercises import catalogue, sandbox
+from labkit.exercises import answers, catalogue, sandbox
 from labkit.exercises.checking import grade_text
-from labkit.exercises.exercise import Exercise, is_stub
+from labkit.exercises.exercise import is_stub
 from labkit.files import printable
 from mpiwatch.report import counted
 
@@ -165,7 +164,7 @@ def answer_with_helpers(name: str, cells: list[Any], solved: set[str]) -> str:
     exercise = catalogue.find(name)
     texts, waiting = {name: text}, [text]
     while waiting:
-        for other in names_used(waiting.pop(), exercise):
+        for other in answers.names_used(waiting.pop(), exercise.prelude):
             if other in texts:
                 continue
             helper = helper_text(other, cells, solved)
@@ -173,20 +172,6 @@ def answer_with_helpers(name: str, cells: list[Any], solved: set[str]) -> str:
                 texts[other] = helper
                 waiting.append(helper)
     return "\n\n".join(texts.values())
-
-
-def names_used(text: str, exercise: Exercise) -> list[str]:
-    """Return the names that a text uses, and neither defines itself nor gets from the exercise.
-
-    Of a text that is not Python, there are none.
-    """
-    try:
-        names = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]
-        given = [node for node in ast.walk(ast.parse(exercise.prelude)) if isinstance(node, ast.alias)]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    known = {*copies.functions(text), *(alias.asname or alias.name for alias in given)}
-    return [name for name in dict.fromkeys(node.id for node in names) if name not in known]
 
 
 def helper_text(name: str, cells: list[Any], solved: set[str]) -> str:
