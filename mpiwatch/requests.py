@@ -21,6 +21,7 @@ from mpiwatch.message_waits import RequestWait, polls, wait_for
 from mpiwatch.under_way import RawPrequest, RawRequest, under_way
 
 on_request: Callable[[Any], object] | None = None  # strict mode notes the requests of the program
+on_start: Callable[[Any], object] | None = None  # for a library that counts the starts of persistent requests
 
 
 class PolledRequest(RawRequest, metaclass=LikeMpi4py):
@@ -66,6 +67,8 @@ def track_started(request: Any) -> None:
     """Count a persistent request as under way."""
     if (made := getattr(request, "made", None)) is not None:
         under_way.add(request, made)
+    if on_start is not None:
+        on_start(request)
 
 
 class EndedError(RuntimeError):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import faulthandler
+import functools
 import itertools
 import json
 import linecache
@@ -54,6 +55,26 @@ def main(folder: Path) -> None:
     os._exit(0)  # at once: the check waits for it
 
 
+def _spoil_new_memory() -> None:
+    """Let NumPy's new arrays without values hold what no answer can use: else they often hold zeros."""
+    import numpy as np
+
+    def spoiled(make: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(make)
+        def made(*arguments: Any, **named: Any) -> Any:
+            array = make(*arguments, **named)
+            if array.dtype.kind in "fc":
+                array.fill(np.nan)
+            elif array.dtype.kind in "iu":
+                array.fill(np.iinfo(array.dtype).max)
+            return array
+
+        return made
+
+    for name in "empty", "empty_like":
+        setattr(np, name, spoiled(getattr(np, name)))
+
+
 def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> None:
     writer = ranks.writer
     stacks = (folder / f"rank-{ranks.rank}.stack").open("wb")
@@ -66,6 +87,7 @@ def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> None:
         namespace["hash"] = lambda value: hash(value) if isinstance(value, Number) else hash((seed, value))
     exec(compile(task["prelude"], "<prelude>", "exec"), namespace)
     limit(task["processes"])
+    _spoil_new_memory()
     sys.stdout, sys.stderr = _Printed(sys.stdout, writer), _Printed(sys.stderr, writer)
     for number in itertools.count():
         request = _wait_for(folder / f"request-{number}")
@@ -138,6 +160,7 @@ def _wait_for(path: Path) -> dict[str, Any]:
 def _try(request: dict[str, Any], task: dict[str, Any], ranks: _OneProcess, names: dict[str, Any]) -> None:
     """Define the function and call it on the request's cases, until it raises an error."""
     cases = pickle.loads(task["cases"])  # anew: the function of an earlier text may have changed something
+    ranks.faults()  # of an earlier text: forget them
     function, error = _define(request["text"], task["name"], names, ranks.writer), None
     for number in request["cases"]:
         if ranks.any_failed(function is None or error is not None):
@@ -288,7 +311,8 @@ class _Ranks(_OneProcess):
         self.comms: dict[int, Any] = {}  # by the number of ranks
         self.used: list[Any] = []  # communicators of the present text
         self.calls: list[Call] = []  # of the present case
-        self.recording = recording(self.calls.append)
+        self.requests: list[Any] = []  # of the present case; strict mode keeps its own
+        self.recording = recording(self.calls.append, made=None if is_strict else self.requests)
         setattr(MPI, "COMM_WORLD", self.recording(self.counted))  # noqa: B010
         for size in sorted({case.ranks for case in cases}):
             self.comms[size] = self.counted.Split(0 if self.rank < size else 1, self.rank)
@@ -330,10 +354,19 @@ class _Ranks(_OneProcess):
 
     def faults(self) -> list[tuple[str, str, str]]:
         if not self.is_strict:
-            return []
+            left = [each for each in self.requests if each.request]
+            self.requests.clear()
+            return [
+                ("request lifecycle", f"the request of {each.operation} was never waited for", each.place)
+                for each in left
+            ]
+        from labkit.exercises.recording import forget_requests
         from mpiwatch import strict
 
-        return [(each.category.value, each.text, each.place) for each in strict.end_function()]
+        forget_requests()
+        # Of what is never freed, only communicators count: MPI has few of them.
+        found = [each for each in strict.end_function() if not each.is_remark or "communicator" in each.text]
+        return [(each.category.value, each.text, each.place) for each in found]
 
     def end(self, error: dict[str, Any] | None = None) -> None:
         if self.watch is not None:

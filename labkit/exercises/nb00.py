@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.cases import COLLECTIVES, calls_by_rank, collectives_with, normal, on_ranks
+from labkit.exercises.cases import COLLECTIVES, SMALL_OBJECTS, calls_by_rank, normal, on_ranks
 from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 from mpiwatch.report import Activity, CallRecord, MessageRecord, RankState, Reason, Report, counted
 
@@ -195,7 +195,7 @@ def fit_line(comm, inputs, targets, steps, lr):
 
 
 def _line_cases() -> Iterator[Case]:
-    for counts, steps in ((1, 2), 1), ((3,), 2), ((2, 0, 2), 3), ((1, 2, 3, 1), 2):
+    for counts, steps in ((1, 2), 1), ((3,), 2), ((2, 0, 2), 3), ((1, 2, 3, 1), 2), ((20, 9), 1):
         arguments = tuple((*normal(rank + 1, k, k), steps, 0.1) for rank, k in enumerate(counts))
         yield Case(f"samples by rank {counts}, {counted(steps, 'step')}", arguments)
 
@@ -209,12 +209,18 @@ def _line(case: Case) -> Sequence[Any]:
     return [line] * case.ranks
 
 
+def look_at_samples(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
+    sent = max(call.most for outcome in outcomes for call in outcome.calls)
+    if sent > SMALL_OBJECTS:
+        yield f"a rank sends {sent:,} bytes at once. Send the sums of the gradients, and no samples"
+
+
 FIT_LINE = Exercise(
     reference=fit_line,
     prelude=f"import numpy as np\nfrom mpi4py import MPI\n\n\n{inspect.getsource(gradient_sum)}",
     cases=_line_cases,
     expected=_line,
-    forbidden=collectives_with("gather"),
+    look=look_at_samples,
     mistakes={
         "each rank fits its own samples. Sum `total` over the ranks: `comm.Allreduce(MPI.IN_PLACE, total)` "
         "changes it, `comm.allreduce(total)` only returns the sum": {
@@ -259,10 +265,12 @@ def missing_ranks(report):
     return missing, next(iter(joined.values()))["operation"]
 
 
-def _rank(rank: int, activity: Activity, operations: Sequence[str], communicator: int = 0) -> RankState:
+def _rank(rank: int, activity: Activity, operations: Sequence[str], *communicators: int) -> RankState:
+    """Return a rank's state after these calls; the communicators are those of its last calls, 0 of others."""
+    on = [*[0] * (len(operations) - len(communicators)), *communicators]
     calls = tuple(
         CallRecord(communicator, number, name, None, 10, "float32", None, "cell", number + 3)
-        for number, name in enumerate(operations, 1)
+        for number, (name, communicator) in enumerate(zip(operations, on, strict=True), 1)
     )
     message = MessageRecord("Recv", 0, 7) if activity == Activity.WAITING_FOR_MESSAGE else None
     return RankState(rank, activity, message=message, calls=calls)
@@ -282,6 +290,9 @@ def _report_cases() -> Iterator[Case]:
         ),
         "3 ranks, one waits in an earlier collective": (joined, earlier, joined),
         "4 ranks, one waits on another communicator": (left, joined, elsewhere, joined),
+        "3 ranks, the last waits in an earlier collective": (left, joined, earlier),
+        "3 ranks, one joined after calls on another communicator": (left, joined, (*joined, 1, 1, 0)),
+        "18 ranks, three are missing": tuple(left if rank in (1, 8, 16) else joined for rank in range(18)),
     }.items():
         ranks = tuple(_rank(rank, *state) for rank, state in enumerate(states))
         report = Report(Reason.TIMED_OUT, 5.0, ranks, communicator=0, reporter=1)

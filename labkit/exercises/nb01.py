@@ -96,6 +96,7 @@ def _fit_cases() -> Iterator[Case]:
     for n, i, o, steps in (3, 2, 1, 1), (4, 2, 3, 1), (5, 3, 2, 4):
         label = f"N = {n}, I = {i}, O = {o}, {counted(steps, 'step')}"
         yield from both_dtypes(label, (*normal(n, (n, i), (n, o)), steps, 0.1))
+    yield Case("N = 4, I = 2, O = 1, 3 steps, lr = 1e-5", ((*normal(1, (4, 2), (4, 1)), 3, 1e-5),))
 
 
 ERROR = "(x @ w + b - y) * (2 / y.size)"

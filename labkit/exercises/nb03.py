@@ -71,9 +71,10 @@ SHUFFLED_SHARD = Exercise(
     reference=shuffled_shard,
     cases=calls_by_rank(
         shuffled_shard,
+        (5, 2, 1, 0),
         *(
             (n, p, p + 2, p, pad)
-            for n, p in ((5, 1), (8, 2), (10, 3), (11, 4), (3, 4))
+            for n, p in ((5, 1), (8, 2), (10, 3), (11, 4), (3, 4), (2, 5))
             for pad in (False, True)
         ),
     ),

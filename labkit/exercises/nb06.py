@@ -96,6 +96,7 @@ def diagnosis_cases() -> Iterator[Case]:
         ("a slow link that costs 15 % of a healthy step", 3, {}, 1.45),
         ("a slow link that costs 25 % of a healthy step", 3, {}, 1.75),
         ("two of five ranks that compute in a tenth of the time", 5, {0: 0.1, 3: 0.1}, 1),
+        ("ranks that are slow in turn", 4, {}, 1),
         ("one of four ranks with transfers six times as long", 4, {}, [1, 1, 6, 1]),
     ):
         noise = 1 + 0.02 * np.random.default_rng(p).random((2, 9, p))
@@ -103,6 +104,8 @@ def diagnosis_cases() -> Iterator[Case]:
         transfer_s = 0.005 * np.array(transfer) * noise[1]
         if "first step" in label:
             compute_s[0, 1] += 0.3
+        if "in turn" in label:
+            compute_s[range(9), np.arange(9) % p] *= 5
         if "pause" in label:
             compute_s[4, 1] += 2.0
             transfer_s[6] += 2.0
@@ -329,9 +332,10 @@ def link_cases() -> Iterator[Case]:
         (5, (), 5),
         (4, (2,), 1.8),
         (4, (2,), 2.2),
+        (3, (1,), 2),
     ):
         links = np.where(np.isin(np.arange(p), slow), 0.01 * factor, 0.01)
-        noise = 1 + 0.05 * np.random.default_rng(p).random((p, p))
+        noise = 1 + 0.05 * np.random.default_rng(p).random((p, p)) * (factor != 2)
         times = np.maximum.outer(links, links) * (noise + noise.T) / 2
         np.fill_diagonal(times, 0)
         yield Case(f"{p} ranks, slow links: {list(slow)}, {factor} times slower", ((times,),))
@@ -397,6 +401,8 @@ TIME_TO_LOSS = Exercise(
             label: (np.array([0.5, 1.0, 2.0, 3.5, 4.0]), np.array(losses), 1.0)
             for label, losses in {
                 "a falling loss": [2.0, 1.5, 0.9, 0.6, 0.5],
+                "a loss that rises before it reaches the target": [2.0, 1.2, 1.8, 0.9, 0.5],
+                "a last loss that equals the target": [2.0, 1.5, 1.4, 1.2, 1.0],
                 "a loss that equals the target": [2.0, 1.5, 1.0, 0.9, 0.8],
                 "a loss that rises again": [2.0, 0.9, 1.2, 1.1, 0.8],
                 "a target that is never reached": [2.0, 1.8, 1.7, 1.6, 1.5],
@@ -458,6 +464,7 @@ SIZES_BY_SPEED = Exercise(
             (12, np.array([1, 1, 2])),
             (10, np.array([1, 1, 1, 1])),
             (10, np.array([3.0])),
+            (101, np.tile([1, 2], 25)),
         ),
         *(
             (101, np.array([4, 4, 4, 1.5])),
@@ -511,7 +518,10 @@ def local_sgd_epoch(comm, gradient, params, batches, lr, every):  # noqa: PLR091
 
 def epoch_cases() -> Iterator[Case]:
     for p, steps, every in ((2, 2, 2), (3, 3, 1), (1, 3, 2), (2, 5, 2), (4, 7, 3), (3, 2, 5)):
-        batches = [[tuple(normal([rank, step], (3, 4), 3)) for step in range(steps)] for rank in range(p)]
+        sizes = [3 + rank * (p == 3) for rank in range(p)]  # of batches
+        batches = [
+            [tuple(normal([rank, step], (n, 4), n)) for step in range(steps)] for rank, n in enumerate(sizes)
+        ]
         arguments = ((wraps.gradient, *normal(p, 4), batches[rank], 0.1, every) for rank in range(p))
         yield from both_dtypes(f"{counted(p, 'rank')}, {steps} steps, every {every}", *arguments)
 

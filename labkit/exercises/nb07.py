@@ -39,6 +39,7 @@ COMPLETED = Exercise(
         {
             "1 layer": ([6], [0.5]),
             "2 layers": ([2, 5], [0.25, 0.5]),
+            "2 layers, one with a single parameter": ([3, 1], [0.25, 0.5]),
             "3 layers, the second without parameters": ([4, 0, 3], [1.0, 0.5, 0.25]),
             "5 layers, the first and last without parameters": ([0, 7, 2, 9, 0], [0.5, 1.0, 2.0, 4.0, 8.0]),
             "no layers": ([], []),

@@ -6,7 +6,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -15,6 +15,9 @@ import mpiwatch
 from labkit.comm import CountingComm
 from labkit.comm.counting import LIBRARY, SENDING, wrap
 from labkit.exercises.exercise import Call
+from mpiwatch import requests
+from mpiwatch.arguments import nbytes
+from mpiwatch.findings import here
 from mpiwatch.report import MAKERS, NONBLOCKING_RECEIVES
 from mpiwatch.waiting import world_ranks
 from mpiwatch.wrapper import CommWrapper
@@ -38,15 +41,53 @@ class Counting(CountingComm):
     """
 
     innermost = False
+    started: ClassVar[dict[int, tuple[Any, int, int]]] = {}  # persistent sends: communicator, peer, bytes
 
     @staticmethod
     def object_bytes(message: Any) -> int:
         return _size(message)
 
 
-def recording(note: Callable[[Call], object], names: Iterable[str] = METHODS) -> type[CommWrapper]:
+class Open(NamedTuple):
+    """A request, the call that made it, and the student's line."""
+
+    request: Any
+    operation: str
+    place: str
+
+
+def _count_starts(comm: Counting, name: str, call: Callable[[], Any], given: dict[str, Any]) -> Any:
+    request = call()
+    if given["dest"] != MPI.PROC_NULL:
+        Counting.started[id(request)] = comm, given["dest"], nbytes(given["buf"])
+        _kept.append(request)  # so that no other request gets its id
+    return request
+
+
+def count_start(request: Any) -> None:
+    """Count the message of a persistent send that starts."""
+    if id(request) in Counting.started:
+        comm, dest, size = Counting.started[id(request)]
+        comm.counts.add(comm._first_ranks()[dest], size)
+
+
+def forget_requests() -> None:
+    """Forget the persistent requests of the case that has ended."""
+    Counting.started.clear()
+    _kept.clear()
+
+
+_kept: list[Any] = []
+wrap(Counting, ("Send_init", "Ssend_init", "Rsend_init", "Bsend_init"), _count_starts)
+requests.on_start = count_start
+
+
+def recording(
+    note: Callable[[Call], object], names: Iterable[str] = METHODS, made: list[Open] | None = None
+) -> type[CommWrapper]:
     """Return a class of communicators that note each call of these methods before they make it.
 
+    They add the requests that they return to `made`.
     So do the communicators made from them. Calls that other wrappers make inside a call are not noted.
     """
     inside = threading.local()
@@ -61,7 +102,10 @@ def recording(note: Callable[[Call], object], names: Iterable[str] = METHODS) ->
         _calls.depth = getattr(_calls, "depth", 0) + 1
         try:
             note(_call(comm, name, given))
-            return call()
+            result = call()
+            if made is not None and isinstance(result, MPI.Request):
+                made.append(Open(result, name, here()))
+            return result
         finally:
             inside.is_inside = False
             _calls.depth -= 1

@@ -145,7 +145,7 @@ def _placed(rng: np.random.Generator) -> tuple[Answer, int]:
     """Draw a fault, its rank, and the number of ranks."""
     kind = str(rng.choice(list(KINDS)))
     p = int(rng.integers(3 if kind == "left out" else 2, 9))  # of two ranks, none is the odd one
-    first = 1 if kind in ("left out", "shards") else 0
+    first = 1 if kind == "shards" else 0
     return Answer(kind, int(rng.integers(first, p)) if kind in ON_ONE_RANK else None), p
 
 

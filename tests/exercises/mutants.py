@@ -67,9 +67,7 @@ NAMES = {
     "MAX": "SUM",
     "argmax": "argmin",
     "argmin": "argmax",
-    "empty": "ones",
     "zeros": "ones",
-    "empty_like": "ones_like",
     "zeros_like": "ones_like",
     "floor": "ceil",
     "ceil": "floor",
@@ -140,8 +138,13 @@ def _changes(node: ast.AST) -> Iterator[Change]:
             yield _with("test", ast.Constant(value=True))
     elif isinstance(node, ast.Call):
         yield from _changes_of_call(node)
-    elif isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load) and len(node.elts) > 1:
+    elif isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load) and not _are_constants(node.elts):
         yield _with("elts", [*node.elts[1:], node.elts[0]])
+
+
+def _are_constants(nodes: Sequence[ast.expr]) -> bool:
+    """Tell whether these are constants, as in axis=(0, 2, 3): their order often means nothing."""
+    return all(isinstance(each, ast.Constant) for each in nodes)
 
 
 def _changes_of_field(name: str, value: Any) -> Iterator[Change]:
@@ -171,7 +174,8 @@ def _changes_of_constant(value: Any) -> Iterator[Change]:
 
 
 def _changes_of_call(node: ast.Call) -> Iterator[Change]:
-    for k in range(len(node.args) - 1):
+    has_order = getattr(node.func, "id", "") not in ("min", "max")
+    for k in range(len(node.args) - 1 if has_order else 0):
         yield _with("args", [*node.args[:k], node.args[k + 1], node.args[k], *node.args[k + 2 :]])
     for k, keyword in enumerate(node.keywords):
         if keyword.arg not in (None, "source", "dest", "recvbuf", "root"):

@@ -16,7 +16,12 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import nbformat
+from nbformat.v4 import new_code_cell
+
+from labkit.cli.course import copies
 from labkit.exercises import catalogue
+from labkit.exercises.exercise import ORIGINALS, Exercise
 from tests.exercises.corpus import submit
 
 FOLDER = Path(__file__).with_name("answers")
@@ -50,6 +55,14 @@ def answers(name: str, folder: Path = FOLDER) -> list[Answer]:
     ]
 
 
+def in_notebook(exercise: Exercise, text: str) -> str:
+    """Return an answer with the functions of its notebook's other cells that it calls, as a check does."""
+    (path,) = ORIGINALS.glob(f"{exercise.notebook}_*.ipynb")
+    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    others = [cell for cell in cells if exercise.name not in copies.functions(cell.source)]
+    return copies.answer_with_helpers(exercise.name, [new_code_cell(text), *others], ())
+
+
 def main(words: list[str]) -> int:
     """Print the table, and the findings."""
     parser = argparse.ArgumentParser()
@@ -66,7 +79,8 @@ def main(words: list[str]) -> int:
         if options.only:
             tried = [each for each in tried if each.number % 2 == (options.only == "odd")]
         lines, faults = [], [0, 0]
-        for answer, verdict in zip(tried, submit(name, *(each.text for each in tried)), strict=True):
+        texts = [in_notebook(exercise, each.text) for each in tried]
+        for answer, verdict in zip(tried, submit(name, *texts), strict=True):
             is_fault = verdict.passed != answer.is_right
             faults[answer.is_right] += is_fault
             mark = "!!" if is_fault or verdict.check_failed else "  "

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import takewhile
 from typing import Any, NamedTuple
 
+from labkit.exercises import answers, catalogue
 from labkit.exercises.exercise import Exercise, is_stub
 from mpiwatch.report import counted
 
@@ -55,6 +56,39 @@ def answer(name: str, cells: list[Any]) -> str:
     defining = [cell for cell in cells if name in functions(cell.source)]
     marked = [cell for cell in cells if cell.metadata.get("nbgrader", {}).get("grade_id") == name]
     return without_magic(last[-1].source)[1] if (last := defining or marked) else ""
+
+
+def answer_with_helpers(name: str, cells: list[Any], solved: Container[str]) -> str:
+    """Return what a student has written for an exercise, and the functions of other cells that it calls.
+
+    As in the notebook, where `check` adds them: of another exercise that is not solved, that is the
+    reference.
+    """
+    text = answer(name, cells)
+    exercise = catalogue.find(name)
+    texts, waiting = {name: text}, [text]
+    while waiting:
+        for other in answers.names_used(waiting.pop(), exercise.prelude):
+            if other in texts:
+                continue
+            helper = helper_text(other, cells, solved)
+            if helper:
+                texts[other] = helper
+                waiting.append(helper)
+    return "\n\n".join(texts.values())
+
+
+def helper_text(name: str, cells: list[Any], solved: Container[str]) -> str:
+    """Return the text of the last function of this name that the cells define; empty if there is none."""
+    defining = [cell for cell in cells if name in functions(cell.source)]
+    if not defining:
+        return ""
+    if name in catalogue.exercises() and name not in solved:
+        return catalogue.find(name).text
+    source = without_magic(defining[-1].source)[1]
+    node = functions(source)[name]
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    return "\n".join(source.splitlines()[first - 1 : node.end_lineno])
 
 
 def checked(cell: Any) -> str:

@@ -31,7 +31,7 @@ from traitlets.log import get_logger
 
 from labkit.cli.course import copies
 from labkit.cli.course.plain_files import NotPlain, copy_plain, not_plain, shared_files
-from labkit.exercises import answers, catalogue, sandbox
+from labkit.exercises import catalogue, sandbox
 from labkit.exercises.checking import grade_text
 from labkit.exercises.exercise import is_stub
 from labkit.files import printable
@@ -148,43 +148,10 @@ class CheckExercises(preprocessors.NbGraderPreprocessor):
                 above = code[:index]
                 # A student can have moved the cells. Then the answer may stand below the check.
                 cells = above if copies.answer(name, above) else code
-                cell.outputs = [output(name, answer_with_helpers(name, cells, solved))]
+                cell.outputs = [output(name, copies.answer_with_helpers(name, cells, solved))]
                 if cell.outputs[0].output_type == "stream":
                     solved.add(name)
         return nb, resources
-
-
-def answer_with_helpers(name: str, cells: list[Any], solved: set[str]) -> str:
-    """Return what a student has written for an exercise, and the functions of other cells that it calls.
-
-    As in the notebook, where `check` adds them: of another exercise that is not solved, that is the
-    reference.
-    """
-    text = copies.answer(name, cells)
-    exercise = catalogue.find(name)
-    texts, waiting = {name: text}, [text]
-    while waiting:
-        for other in answers.names_used(waiting.pop(), exercise.prelude):
-            if other in texts:
-                continue
-            helper = helper_text(other, cells, solved)
-            if helper:
-                texts[other] = helper
-                waiting.append(helper)
-    return "\n\n".join(texts.values())
-
-
-def helper_text(name: str, cells: list[Any], solved: set[str]) -> str:
-    """Return the text of the last function of this name that the cells define; empty if there is none."""
-    defining = [cell for cell in cells if name in copies.functions(cell.source)]
-    if not defining:
-        return ""
-    if name in catalogue.exercises() and name not in solved:
-        return catalogue.find(name).text
-    source = copies.without_magic(defining[-1].source)[1]
-    node = copies.functions(source)[name]
-    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    return "\n".join(source.splitlines()[first - 1 : node.end_lineno])
 
 
 def is_check(cell: Any) -> bool:
