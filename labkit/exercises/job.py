@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from numbers import Number
 from pathlib import Path
@@ -36,6 +36,7 @@ from labkit.exercises.limits import limit
 from labkit.exercises.transport import CELL, MAX_PRINTED, Writer, pack
 
 MAX_TEXT = 300
+KEPT_RESULT = "a call changes what an earlier one has returned: make a new result in each call"
 LEAST_POLL_S, POLL_S = 0.0005, 0.005  # pauses while waiting for the next request
 LEAST_S = 2.0  # of a core, or asleep, before a function counts as one that does not end
 
@@ -161,6 +162,7 @@ def _try(request: dict[str, Any], task: dict[str, Any], ranks: _OneProcess, name
     """Define the function and call it on the request's cases, until it raises an error."""
     cases = pickle.loads(task["cases"])  # anew: the function of an earlier text may have changed something
     ranks.faults()  # of an earlier text: forget them
+    ranks.results.clear()
     function, error = _define(request["text"], task["name"], names, ranks.writer), None
     for number in request["cases"]:
         if ranks.any_failed(function is None or error is not None):
@@ -235,20 +237,22 @@ def _call(
     what = ""
     try:
         result = function(*first, *arguments)
-        if isinstance(result, Iterator):
-            result = list(result)
         if task["digest"] is not None:
             what = type(result).__name__
             result = task["digest"](result)
+        packed, faults = pack(result), ranks.faults()
+        if not task["on_ranks"] and task["digest"] is None:
+            ranks.results.append((result, packed))
+            arguments = copy.deepcopy(case.arguments[0])
+            packed = pack(function(*arguments))  # what counts: it must not depend on an earlier call
+            if any(pack(earlier) != before for earlier, before in ranks.results):
+                faults.append(("state", KEPT_RESULT, ""))
     except BaseException as raised:
         error = _describe(raised, what)
         writer.write(case=number, error=error)
         return error
-    packed = [pack(each) for each in arguments]
-    faults = ranks.faults()
-    writer.write(
-        case=number, result=pack(result), arguments=packed, faults=faults, **ranks.traffic(case.ranks)
-    )
+    changed = [pack(each) for each in arguments]
+    writer.write(case=number, result=packed, arguments=changed, faults=faults, **ranks.traffic(case.ranks))
     return None
 
 
@@ -257,6 +261,7 @@ class _OneProcess:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.rank, self.writer = rank, Writer(folder, rank)
+        self.results: list[tuple[Any, Any]] = []  # of the present text, and as they were
 
     def any_failed(self, failed: bool) -> bool:
         """Return whether any rank has failed, when all ranks have called this."""

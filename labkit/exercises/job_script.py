@@ -58,6 +58,7 @@ echo script >> "$RECORD.events"
 for tick in {1..60}; do grep -q mpiexec "$RECORD.events" && break; "$SLEEP" 0.05; done
 exit $code
 """
+RUN_FOLDER = "my run"  # a word in quotation marks, or else two
 MOST_TEXT = 1 << 16  # characters of a script
 # Commands that submit a job: in a job script, the job would submit itself again and again.
 SUBMIT = (
@@ -333,7 +334,7 @@ def _faults_of_a_run(script, scratch, warned, tasks, code):
         RUN,
         "bash",
         str(inside / "job.sh"),
-        str(inside / "run"),
+        str(inside / RUN_FOLDER),
     ]
     silent = subprocess.DEVNULL
     start = partial(start_child, env={**clean_environment(), **settings}, stdout=silent, stderr=silent)
@@ -373,13 +374,13 @@ def _faults_of_a_run(script, scratch, warned, tasks, code):
             also = f", but {called}" if called else ""
             yield f"{where}: the script ended without calling mpiexec{also}"
             return
-        yield from call_faults(where, tasks, inside / "run", words, has_checkpoint=warned)
+        yield from call_faults(where, tasks, inside / RUN_FOLDER, words, has_checkpoint=warned)
         yield from end_faults(where, warned, events, code, job.returncode)
 
 
 def _write_files(folder, script, warned):
     """Write the script and the commands that it finds, and make the folder of its run."""
-    run = folder / "run"
+    run = folder / RUN_FOLDER
     run.mkdir()
     run.chmod(0o777)  # in a sandbox that root has made, the script has another user
     if warned:

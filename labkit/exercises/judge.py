@@ -148,7 +148,7 @@ class Judge:
                     return f"{what}. Write it without this call"
         for case, by_rank in zip(self.cases, outcomes, strict=True):
             if broken := _broken_rules(by_rank):
-                return f"with {case.label}, {broken}"
+                return f"with {case.label}{', on' if exercise.on_ranks else ': '}{broken}"
         if wrong := self._wrong(outcomes):
             return self._explain(outcomes, wrong)
         for case, by_rank in zip(self.cases, outcomes, strict=True):
@@ -368,9 +368,11 @@ def _broken_rules(by_rank: Sequence[Outcome]) -> str:
     found = next((fault for outcome in by_rank for fault in outcome.faults), None)
     if found is None:
         return ""
+    if not found.place:
+        return found.text
     ranks = [rank for rank, outcome in enumerate(by_rank) if found in outcome.faults]
     place = found.place.replace("cell line", "line").replace(" from the cell", "")
-    what = f"on {ranks_phrase(ranks)}: {found.text} ({place})"
+    what = f" {ranks_phrase(ranks)}: {found.text} ({place})"
     follows = next((text for part, text in CONSEQUENCES.items() if part in found.text.lower()), "")
     return f"{what}. {follows}".rstrip(". ")
 

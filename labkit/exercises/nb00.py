@@ -265,12 +265,17 @@ def missing_ranks(report):
     return missing, next(iter(joined.values()))["operation"]
 
 
-def _rank(rank: int, activity: Activity, operations: Sequence[str], *communicators: int) -> RankState:
-    """Return a rank's state after these calls; the communicators are those of its last calls, 0 of others."""
+def _rank(
+    rank: int, activity: Activity, operations: Sequence[str], *communicators: int, first: int = 1
+) -> RankState:
+    """Return a rank's state after these calls, of which the report holds those from number `first` on.
+
+    The communicators are those of its last calls; 0 of others.
+    """
     on = [*[0] * (len(operations) - len(communicators)), *communicators]
     calls = tuple(
         CallRecord(communicator, number, name, None, 10, "float32", None, "cell", number + 3)
-        for number, (name, communicator) in enumerate(zip(operations, on, strict=True), 1)
+        for number, (name, communicator) in enumerate(zip(operations, on, strict=True), first)
     )
     message = MessageRecord("Recv", 0, 7) if activity == Activity.WAITING_FOR_MESSAGE else None
     return RankState(rank, activity, message=message, calls=calls)
@@ -292,11 +297,26 @@ def _report_cases() -> Iterator[Case]:
         "4 ranks, one waits on another communicator": (left, joined, elsewhere, joined),
         "3 ranks, the last waits in an earlier collective": (left, joined, earlier),
         "3 ranks, one joined after calls on another communicator": (left, joined, (*joined, 1, 1, 0)),
+        "4 ranks, two wait in an earlier collective of the same name": (
+            joined,
+            (joined[0], ("Bcast", "Allreduce")),
+            (joined[0], ("Bcast", "Allreduce")),
+            left,
+        ),
+        "3 ranks, one waits in the third collective of another communicator": (joined, left, (*joined, 1)),
+        "4 ranks, two are missing, one of them has made no call": (
+            joined,
+            (Activity.RUNNING, ()),
+            joined,
+            left,
+        ),
         "18 ranks, three are missing": tuple(left if rank in (1, 8, 16) else joined for rank in range(18)),
     }.items():
-        ranks = tuple(_rank(rank, *state) for rank, state in enumerate(states))
-        report = Report(Reason.TIMED_OUT, 5.0, ranks, communicator=0, reporter=1)
-        yield Case(label, ((json.loads(report.to_json()),),))
+        for first in 1, 40:  # a report holds the last calls alone
+            ranks = tuple(_rank(rank, *state, first=first) for rank, state in enumerate(states))
+            report = Report(Reason.TIMED_OUT, 5.0, ranks, communicator=0, reporter=1)
+            since = "" if first == 1 else f", after {first - 1} other calls"
+            yield Case(label + since, ((json.loads(report.to_json()),),))
 
 
 def _missing(case: Case) -> Sequence[Any]:
@@ -312,7 +332,10 @@ MISSING_RANKS = Exercise(
         "these are the ranks that wait; return those that never joined": {"not in joined": "in joined"},
         "the missing ranks are right, but the operation is the last one that a missing rank called; "
         "return the one that the others wait in": {
-            "next(iter(joined.values()))": "report['ranks'][missing[0]]['calls'][-1]"
+            "next(iter(joined.values()))": (
+                "next(each['calls'][-1] for each in report['ranks'] "
+                "if each['rank'] in missing and each['calls'])"
+            )
         },
         "the reporter is the rank that wrote the report, not the rank that is missing": {
             "return missing,": "return [report['reporter']],"

@@ -96,6 +96,7 @@ def _fit_cases() -> Iterator[Case]:
     for n, i, o, steps in (3, 2, 1, 1), (4, 2, 3, 1), (5, 3, 2, 4):
         label = f"N = {n}, I = {i}, O = {o}, {counted(steps, 'step')}"
         yield from both_dtypes(label, (*normal(n, (n, i), (n, o)), steps, 0.1))
+    yield Case("N = 3, I = 2, O = 3, 0 steps", ((*normal(1, (3, 2), (3, 3)), 0, 0.1),))
     yield Case("N = 4, I = 2, O = 1, 3 steps, lr = 1e-5", ((*normal(1, (4, 2), (4, 1)), 3, 1e-5),))
 
 
@@ -231,6 +232,7 @@ VIEWS = Exercise(
         views,
         (np.arange(16.0), {"W": (3, 4), "b": (4,)}),
         (np.arange(11.0), {"W": (2, 2), "scale": (), "K": (2, 1, 3)}),
+        (np.arange(5, dtype=np.float32), {"W": (2, 2), "none": (0, 3), "b": (1,)}),
     ),
     digest=wraps.with_memory,
     expected=lambda case: [wraps.with_memory(nn_flat.views(*case.arguments[0]))],

@@ -13,7 +13,7 @@ import numpy as np
 
 from labkit import schedules
 from labkit.exercises import wraps
-from labkit.exercises.cases import COLLECTIVES, both_dtypes, calls, named, normal
+from labkit.exercises.cases import COLLECTIVES, SENDS, both_dtypes, calls, named, normal
 from labkit.exercises.compare import kind
 from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 from mpiwatch.report import counted
@@ -97,6 +97,8 @@ def diagnosis_cases() -> Iterator[Case]:
         ("a slow link that costs 25 % of a healthy step", 3, {}, 1.75),
         ("two of five ranks that compute in a tenth of the time", 5, {0: 0.1, 3: 0.1}, 1),
         ("ranks that are slow in turn", 4, {}, 1),
+        ("rank 1 twice as slow", 2, {1: 2}, 1),
+        ("transfers in a tenth of the time", 3, {}, 0.1),
         ("one of four ranks with transfers six times as long", 4, {}, [1, 1, 6, 1]),
     ):
         noise = 1 + 0.02 * np.random.default_rng(p).random((2, 9, p))
@@ -217,6 +219,9 @@ def look_at_pairs(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 def fault_of_messages(outcomes: Sequence[Outcome], turns: Sequence[Turns]) -> Iterator[str]:
     for a, b in permutations(range(len(outcomes)), 2):
+        largest = max((call.most for call in outcomes[a].calls if call.name in SENDS), default=0)
+        if largest > NBYTES:
+            yield f"rank {a} sends {largest:,} bytes, expected {NBYTES:,}: np.uint8 has one byte a value"
         if outcomes[a].sent[b] < NBYTES:
             yield (
                 f"rank {a} sends {outcomes[a].sent[b]} bytes to rank {b}: each pair sends a message of "
@@ -402,6 +407,7 @@ TIME_TO_LOSS = Exercise(
             for label, losses in {
                 "a falling loss": [2.0, 1.5, 0.9, 0.6, 0.5],
                 "a loss that rises before it reaches the target": [2.0, 1.2, 1.8, 0.9, 0.5],
+                "a loss that rises after it has reached the target": [2.0, 0.9, 0.8, 1.5, 1.6],
                 "a last loss that equals the target": [2.0, 1.5, 1.4, 1.2, 1.0],
                 "a loss that equals the target": [2.0, 1.5, 1.0, 0.9, 0.8],
                 "a loss that rises again": [2.0, 0.9, 1.2, 1.1, 0.8],

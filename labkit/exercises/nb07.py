@@ -106,6 +106,7 @@ EXPOSED_SECONDS = Exercise(
             ),
             "spans that are not in order": ([(8.0, 9.0), (0.0, 4.0)], [(8.0, 12.0), (3.0, 5.0), (6.0, 7.0)]),
             "all of it hidden": ([(0.0, 10.0)], [(1.0, 2.0), (4.0, 8.0)]),
+            "transfers of some microseconds": ([(1e-5, 4.1e-5)], [(2e-6, 1.3e-5), (3e-5, 6e-5)]),
             "no transfer": ([(0.0, 1.0)], []),
             "no computation": ([], [(0.0, 2.0)]),
         }
@@ -476,6 +477,7 @@ def fusion_cycle(ready, nbytes, threshold):
     return buffers
 
 
+LARGE_FIRST = {"conv1": 9, "conv3": 2, "dense": 3}
 FUSION_CYCLE = Exercise(
     reference=fusion_cycle,
     cases=named(
@@ -488,6 +490,9 @@ FUSION_CYCLE = Exercise(
                 SIZES,
                 5,
             ),
+            "2 ranks, the first tensor is larger than a buffer": ([["conv1", "conv3"]] * 2, LARGE_FIRST, 6),
+            "2 ranks, a small tensor after a large one": ([["conv3", "conv1", "dense"]] * 2, LARGE_FIRST, 6),
+            "2 ranks, none ready on both": ([["conv1"], ["conv3"]], LARGE_FIRST, 6),
             "3 ranks, one without conv3": (
                 [[*SIZES]] * 2 + [["dense", "conv4", "conv2", "conv1"]],
                 SIZES,

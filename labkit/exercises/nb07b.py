@@ -260,6 +260,11 @@ def look_at_uses(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
         notes = outcome.result[1]
         for fault in faults_of_uses(notes["uses"], order, whole):
             yield f"rank {rank}: {fault}"
+        if notes["whole"] > 2:
+            yield (
+                f"rank {rank}: {notes['whole']} layers are in memory when a gather starts: keep no reference "
+                "to a layer that has been used"
+            )
         if notes["pending"]:
             fault = "the function returned while a gather was under way: start none after the last layer"
             yield f"rank {rank}: {fault}"

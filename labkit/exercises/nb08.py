@@ -50,6 +50,7 @@ def weights_cases() -> Iterator[Case]:
         ("one bit different on rank 3", start, start, start, one_bit),
         ("two values exchanged on rank 2", start, start, exchanged, start),
         ("equal weights with a NaN", with_nan, with_nan, with_nan),
+        ("two pairs of equal weights", start, one_bit, start, one_bit),
         ("equal weights", start, start, start, start),
     ):
         yield Case(f"{counted(len(weights), 'rank')}, {what}", tuple((each,) for each in weights))

@@ -161,9 +161,9 @@ def wait_for_graph(ranks):
     return graph
 
 
-def row(rank: int, activity: str, done: int, peer: int | None = None) -> dict[str, Any]:
-    """Return the report's row of a rank that has made this many calls."""
-    calls = [{"number": k + 1, "operation": "allreduce"} for k in range(done)]
+def row(rank: int, activity: str, done: int, peer: int | None = None, kept: int = 9) -> dict[str, Any]:
+    """Return the report's row of a rank that has made this many calls, of which it holds the last ones."""
+    calls = [{"number": k + 1, "operation": "allreduce"} for k in range(done)][-kept:]
     message = {"operation": "Recv", "peer": peer, "tag": None} if activity == RECEIVING else None
     return {"rank": rank, "activity": activity, "message": message, "calls": calls}
 
@@ -176,6 +176,12 @@ WAIT_FOR_GRAPH = Exercise(
             "two ranks that receive from each other": ([row(0, RECEIVING, 0, 1), row(1, RECEIVING, 0, 0)],),
             "three ranks, two receive from rank 0": (
                 [row(0, "RETURNED", 0), row(1, RECEIVING, 0, 0), row(2, RECEIVING, 0, 0)],
+            ),
+            "three ranks in another order": (
+                [row(2, JOINED, 2), row(0, RECEIVING, 1, 2), row(1, JOINED, 2)],
+            ),
+            "a report that holds the last call alone": (
+                [row(0, JOINED, 3, kept=1), row(1, JOINED, 2, kept=1), row(2, JOINED, 3, kept=1)],
             ),
             "a missing rank": ([row(0, JOINED, 2), row(1, "RETURNED", 1), row(2, JOINED, 2)],),
             "a missing rank that has finished the same number of calls as the others before": (
@@ -299,9 +305,7 @@ SPREAD = Exercise(
             "comm.allgather(part)": "[part]",
         },
         "… changes its argument": {"part = part + change": "part += change"},
-        "… and none can continue": {
-            "comm.allreduce(np.abs(change).max(), op=MPI.MAX)": "np.abs(change).max()"
-        },
+        "… is in Allgather": {"comm.allreduce(np.abs(change).max(), op=MPI.MAX)": "np.abs(change).max()"},
     },
     look=look_at_the_neighbours,
     hints=(

@@ -116,6 +116,10 @@ def loss_cases() -> Iterator[Case]:
         yield Case(f"{runs} runs of {ranks} ranks, {same} like the first", ((losses,),))
     shifted = np.array([[3.0, 2.5, 2.2, 2.9], [3.15, 2.35, 2.3, 2.8], [3.01, 2.51, 2.21, 2.6]])
     yield Case("3 runs, of which two differ on one rank only", ((shifted,),))
+    ordered = np.array([[3.0, 2.5, 2.2, 2.9], [2.5, 3.0, 2.9, 2.2]])
+    yield Case("2 runs with the same losses on other ranks", ((ordered,),))
+    close = np.array([[3.0, 2.0, 2.5, 2.5], [3.06, 2.06, 2.5, 2.5]])  # 0.06 apart; their spreads are 1
+    yield Case("2 runs, 0.06 apart; their spreads are 1", ((close,),))
     wide = np.array([[2.91, 2.09, 2.5], [3.0, 2.0, 2.5]])  # 0.09 apart; their spreads are 0.82 and 1
     yield Case("2 runs, the second with the larger spread", ((wide,),))
     yield Case("2 runs, the first with the larger spread", ((wide[::-1].copy(),),))

@@ -48,7 +48,7 @@ def pack(value: Any) -> Any:
         return {"foreign": type(value).__name__}
 
 
-def _pack(value: Any) -> Any:
+def _pack(value: Any) -> Any:  # noqa: PLR0911 (a return for each kind)
     kind = type(value)
     name = kind.__name__
     if value is None or kind in (bool, int, float, str):
@@ -59,6 +59,8 @@ def _pack(value: Any) -> Any:
         return {name: [_pack(each) for each in (value.items() if kind is dict else value)]}
     if kind in (range, slice):
         return {name: [_pack(each) for each in (value.start, value.stop, value.step)]}
+    if isinstance(value, (tuple, dict)) and not kind.__module__.startswith(SCHEDULES):  # a named tuple, say
+        return _pack(tuple(value) if isinstance(value, tuple) else dict(value))
     if (kind is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind in ARRAYS:
         shape = list(value.shape) if kind is np.ndarray else None
         return {"array": [value.dtype.str, shape, base64.b64encode(value.tobytes()).decode()]}

@@ -100,6 +100,7 @@ class Notes:
         self.freed: list[int | None] = []
         self.gradients: dict[int, Callable[[], Any]] = {}
         self.uses: list[dict[str, Any]] = []  # of gathered parameters
+        self.whole = 0  # how many gathered layers were in memory at once, at most
 
     def visit(self, layer: int) -> None:
         """Note that the backward pass is in this layer; -1 if it has ended."""
@@ -130,7 +131,7 @@ def with_notes(result: Any) -> Any:
     gc.collect()  # of a function that refers to itself, the variables may still be there
     requests = notes.requests
     everything = [*requests, *(request for request, _ in notes.messages)]
-    found = {name: getattr(notes, name) for name in ("at", "waits", "kept", "freed", "uses")} | {
+    found = {name: getattr(notes, name) for name in ("at", "waits", "kept", "freed", "uses", "whole")} | {
         "started": [(each.layer, each.place, each.size) for each in requests],
         "untested": [number for number, each in enumerate(requests) if not each.next_layer() <= each.tested],
         "pending": sum(map(bool, everything)),
@@ -215,6 +216,9 @@ def _noting_class() -> Any:
             return self._noted(made, sendbuf)
 
         def Iallgatherv(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
+            before = [each.array() for each in notes.requests]
+            arrays = {id(each) for each in [*before, _root(_array(recvbuf))] if each is not None}
+            notes.whole = max(notes.whole, len(arrays))
             return self._noted(super().Iallgatherv(sendbuf, recvbuf), recvbuf)
 
         def _noted(self, made: MPI.Request, buffer: Any) -> MPI.Request:
