@@ -319,6 +319,7 @@ def check_buffers(comm: MPI.Intracomm, call: str, buffers: Sequence[Any], root: 
     can end their wait. So the rank that has it learns so before other ranks rely on it.
     """
     name = plain_name(call)
+    _check_in_place(comm, call, buffers, root)
     read: list[tuple[int, int]] = [(UNKNOWN, UNKNOWN)] * 2
     for index, (buffer, layout) in enumerate(zip(buffers, LAYOUTS.get(name, ()), strict=False)):
         if root not in (comm.rank, UNKNOWN) and name in (TO_ROOT if index else FROM_ROOT):
@@ -335,6 +336,17 @@ def check_buffers(comm: MPI.Intracomm, call: str, buffers: Sequence[Any], root: 
     if name in REDUCING and sent != received and UNKNOWN not in (*sent, *received):
         left, right = (f"{count} {DTYPES[dtype]}" for count, dtype in read)
         raise ValueError(f"{call} was given {left} to send and {right} to receive; they must be alike")
+
+
+def _check_in_place(comm: MPI.Intracomm, call: str, buffers: Sequence[Any], root: int) -> None:
+    """Raise ValueError if a rank that is not the root passes MPI.IN_PLACE: the ranks would hang inside MPI."""
+    name, place = plain_name(call), "send" if plain_name(call) in TO_ROOT else "receive"
+    own = {"send": buffers[0], "receive": buffers[-1]}[place] if buffers else None
+    if root not in (comm.rank, UNKNOWN) and name in (*TO_ROOT, *FROM_ROOT) and is_in_place(own):
+        raise ValueError(
+            f"{call} was given MPI.IN_PLACE to {place} on rank {comm.rank}: only the root, rank {root}, may "
+            "pass it; the other ranks give their array"
+        )
 
 
 def check_readable(buffer: Any, layout: int, blocks: int, *, receives: bool) -> None:

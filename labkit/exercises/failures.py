@@ -118,4 +118,7 @@ def _endless(stacks: list[str], lines: list[str], exercise: Exercise) -> str:
         if found := re.search(rf'File "{re.escape(CELL)}", line (\d+)', stack):
             places.append((f"rank {rank} is" if exercise.on_ranks else "it is") + _line(int(found[1]), lines))
     at = ": " * bool(places) + "; ".join(places[:2])
-    return f"it does not end within {exercise.deadline_s:g} s{at}. Look for a loop that does not end"
+    advice = "Look for a loop that does not end"
+    if re.search(r"\.[Tt]est\w*\(", at):
+        advice = "A loop of `Test()` waits as `Wait()` does: test once, go on, and test again later"
+    return f"it does not end within {exercise.deadline_s:g} s{at}. {advice}"
