@@ -492,6 +492,11 @@ FUSION_CYCLE = Exercise(
             ),
             "2 ranks, the first tensor is larger than a buffer": ([["conv1", "conv3"]] * 2, LARGE_FIRST, 6),
             "2 ranks, a small tensor after a large one": ([["conv3", "conv1", "dense"]] * 2, LARGE_FIRST, 6),
+            "2 ranks, two buffers that one byte more would join": (
+                [["conv1", "conv2", "conv3"]] * 2,
+                {"conv1": 4, "conv2": 3, "conv3": 4},
+                6,
+            ),
             "2 ranks, none ready on both": ([["conv1"], ["conv3"]], LARGE_FIRST, 6),
             "3 ranks, one without conv3": (
                 [[*SIZES]] * 2 + [["dense", "conv4", "conv2", "conv1"]],

@@ -180,6 +180,9 @@ WAIT_FOR_GRAPH = Exercise(
             "three ranks in another order": (
                 [row(2, JOINED, 2), row(0, RECEIVING, 1, 2), row(1, JOINED, 2)],
             ),
+            "four ranks in another order, two of them missing": (
+                [row(3, JOINED, 2), row(2, "RETURNED", 1), row(1, JOINED, 2), row(0, "RETURNED", 1)],
+            ),
             "a report that holds the last call alone": (
                 [row(0, JOINED, 3, kept=1), row(1, JOINED, 2, kept=1), row(2, JOINED, 3, kept=1)],
             ),

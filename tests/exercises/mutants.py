@@ -113,8 +113,10 @@ def mutants(text: str) -> list[Mutant]:
 
 
 def _difference(old: str, new: str) -> str:
+    """Return the number of the first line that differs, and the lines that are removed and added."""
     lines = list(difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm=""))[2:]
-    return " ".join(f"{line[0]} {line[1:].strip()}" for line in lines if line[0] in "+-")
+    number = lines[0].split()[1].partition(",")[0].lstrip("-")
+    return f"{number}: " + " ".join(f"{line[0]} {line[1:].strip()}" for line in lines if line[0] in "+-")
 
 
 def _changes(node: ast.AST) -> Iterator[Change]:

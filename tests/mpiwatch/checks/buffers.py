@@ -118,6 +118,26 @@ def check_the_error_says_in_bytes_and_in_values_what_does_not_fit(comm: MPI.Intr
     own.Free()
 
 
+def check_in_place_is_for_the_root_alone(comm: MPI.Intracomm) -> None:
+    """Elsewhere, the MPI library would let the root wait for ever."""
+    own = watch().Dup()
+    other = (own.rank + 1) % own.size  # the root is another rank, if there is one
+    data = array(2 * own.size)
+    calls: dict[str, tuple[Any, ...]] = {
+        "Reduce": (MPI.IN_PLACE, data, MPI.SUM, other),
+        "Gather": (MPI.IN_PLACE, data, other),
+        "Gatherv": (MPI.IN_PLACE, data, other),
+        "Scatter": (data, MPI.IN_PLACE, other),
+        "Scatterv": (data, MPI.IN_PLACE, other),
+    }
+    for name, arguments in calls.items() if own.size > 1 else ():
+        with pytest.raises(
+            ValueError, match=f"^{name} was given MPI.IN_PLACE .* rank {own.rank}: only the root"
+        ):
+            getattr(own, name)(*arguments)
+    own.Free()
+
+
 def check_a_window_checks_the_buffer_of_an_access(comm: MPI.Intracomm) -> None:
     window = CheckedWin.Create(array(8), 8, comm=comm)
     window.Fence()
