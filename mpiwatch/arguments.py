@@ -339,7 +339,7 @@ def check_buffers(comm: MPI.Intracomm, call: str, buffers: Sequence[Any], root: 
 
 
 def _check_in_place(comm: MPI.Intracomm, call: str, buffers: Sequence[Any], root: int) -> None:
-    """Raise ValueError if a rank that is not the root passes MPI.IN_PLACE: the ranks would hang inside MPI."""
+    """Raise ValueError if a rank that is not the root passes MPI.IN_PLACE: ranks would hang inside MPI."""
     name, place = plain_name(call), "send" if plain_name(call) in TO_ROOT else "receive"
     own = {"send": buffers[0], "receive": buffers[-1]}[place] if buffers else None
     if root not in (comm.rank, UNKNOWN) and name in (*TO_ROOT, *FROM_ROOT) and is_in_place(own):

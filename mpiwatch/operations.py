@@ -724,8 +724,7 @@ def _report_never_completed(request: StrictRequest) -> None:
         if not request.call.was_cancelled and request.call.error is None:
             text = f"the request of {request.call.what} was never waited for"
             add(Category.REQUEST_LIFECYCLE, text, request.call.place)
-            if request.call.may_be_freed:
-                go_on(request.call)  # MPI may still read its buffer
+            go_on(request.call)  # MPI may still use its buffer
     elif isinstance(request, StrictPrequest) and not request.is_freed:
         # It may live as long as the program.
         if request.was_started:

@@ -513,10 +513,10 @@ def begin(world: WatchedComm, is_own_call: Callable[[], bool] | None = None) -> 
     `is_own_call` tells whether the program itself makes the present call; by default, its line does.
     """
     global _world  # noqa: PLW0603
-    if _world is not None or world.watch is None:
-        return _world or StrictComm(world)
     if is_own_call is not None:
         findings.is_own_call = is_own_call
+    if _world is not None or world.watch is None:
+        return _world or StrictComm(world)
     watch = world.watch
     clock.rank, clock.times = world.rank, [0] * world.size
     _world = StrictComm(world)

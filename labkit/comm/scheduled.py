@@ -49,6 +49,10 @@ class ScheduledComm(CommWrapper):
                 f"expected to receive what is sent, {sent.size} values of {sent.dtype}, "
                 f"got {received.size} values of {received.dtype}"
             )
+        if not is_in_place(sendbuf) and np.may_share_memory(sent, received):
+            raise ValueError(
+                "Allreduce was given the same array to send and to receive: pass MPI.IN_PLACE to send"
+            )
         check_writable(received)
         self._before_schedule(schedule.name, received)
         if self._messages is None or self._attempt != waiting.attempt():

@@ -68,6 +68,8 @@ def below(run: Run, text: str) -> str:
 def _error(error: dict[str, Any], lines: list[str]) -> str:
     text = f"{error['type']}{': ' * bool(error['text'])}{error['text']}"
     at = _line(error["line"], lines)
+    if error["type"] == "StrictError":  # it names the rank and its own line
+        return re.sub(r"^rank \d+: ", "", error["text"]).replace("cell line", "line")
     if error["what"]:
         return f"its result is of type {error['what']} and cannot be used ({text})"
     if error["type"] == "SystemExit":

@@ -35,7 +35,10 @@ from labkit.exercises.exercise import Call, Case
 from labkit.exercises.limits import limit
 from labkit.exercises.transport import CELL, MAX_PRINTED, Writer, pack
 
-MAX_TEXT = 300
+MAX_TEXT = 800
+OTHER_RESULT = (
+    "a second call with the same arguments returns something else: does it change a default argument?"
+)
 KEPT_RESULT = "a call changes what an earlier one has returned: make a new result in each call"
 LEAST_POLL_S, POLL_S = 0.0005, 0.005  # pauses while waiting for the next request
 LEAST_S = 2.0  # of a core, or asleep, before a function counts as one that does not end
@@ -243,8 +246,11 @@ def _call(
         packed, faults = pack(result), ranks.faults()
         if not task["on_ranks"] and task["digest"] is None:
             ranks.results.append((result, packed))
+            before = packed
             arguments = copy.deepcopy(case.arguments[0])
             packed = pack(function(*arguments))  # what counts: it must not depend on an earlier call
+            if packed != before:
+                faults.append(("state", OTHER_RESULT, ""))
             if any(pack(earlier) != before for earlier, before in ranks.results):
                 faults.append(("state", KEPT_RESULT, ""))
     except BaseException as raised:
@@ -306,11 +312,14 @@ class _Ranks(_OneProcess):
         super().__init__(folder, MPI.COMM_WORLD.rank)
         self.watch = getattr(MPI.COMM_WORLD, "watch", None)
         self.own = MPI.Intracomm.Dup(MPI.Intracomm(MPI.COMM_WORLD))  # not watched, not counted
+        # Lets messages travel on whose receives a function has left behind.
+        self.progress: Callable[[], object] = lambda: None
         if is_strict:
-            from mpiwatch import strict
+            from mpiwatch import operations, strict
 
             world: Any = MPI.COMM_WORLD  # a watched one
             strict.begin(world, is_in_call)
+            self.progress = operations.progress
         self.is_strict = is_strict
         self.counted = Counting(MPI.COMM_WORLD)
         self.comms: dict[int, Any] = {}  # by the number of ranks
@@ -331,6 +340,7 @@ class _Ranks(_OneProcess):
         mine, found = np.array([int(failed)]), np.zeros(1, int)
         request = self.own.Iallreduce(mine, found, MPI.MAX)
         while not request.Test():
+            self.progress()
             time.sleep(0.001)
         return bool(found[0])
 

@@ -221,7 +221,7 @@ def seconds_of(limit):
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def option_faults(script):
+def option_faults(script):  # noqa: PLR0912 (a branch for each option)
     """Yield what is wrong with the #SBATCH lines."""
     if len(script) > MOST_TEXT:
         yield f"the script has {len(script):,} characters; a job script has a few hundred"
@@ -254,6 +254,8 @@ def option_faults(script):
     if not known or not 30 <= int(before) <= 60:
         found = options["signal"] or "none"
         yield f"expected --signal=B:USR1@S with S from 30 to 60, in seconds, found {found}"
+    if known and 0 < limit <= int(before):
+        yield f"the signal comes {before} s before the limit of {limit} s: in MM:SS, minutes come first"
     if not options["requeue"]:
         yield "a job that loses a node is not put back into the queue: --requeue"
     if options["open-mode"] != "append":

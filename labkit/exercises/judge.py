@@ -144,8 +144,8 @@ class Judge:
             for rank, outcome in enumerate(by_rank):
                 if found := sorted({call.name for call in outcome.calls} & set(exercise.forbidden)):
                     where = f"on rank {rank}, " if exercise.on_ranks else ""
-                    what = f"{where}it calls `comm.{found[0]}`, which does the exercise by itself"
-                    return f"{what}. Write it without this call"
+                    what = f"{where}it calls `comm.{found[0]}`, which this exercise leaves out"
+                    return f"{what}: write it without this call"
         for case, by_rank in zip(self.cases, outcomes, strict=True):
             if broken := _broken_rules(by_rank):
                 return f"with {case.label}{', on' if exercise.on_ranks else ': '}{broken}"
@@ -353,13 +353,20 @@ def _in_another_order(names: list[str], got: Sequence[Any], expected: Any, toler
     return ""
 
 
-# What follows from an error that strict mode has found, by a part of its text.
+# What follows from an error that strict mode has found, by parts of its text; the first that fits.
 CONSEQUENCES = {
-    "send": "The array may still be sent when the caller changes it: wait for the request",
-    "recv": "The array may be filled later, or never: wait for the request",
-    "never waited for": "What it reads and writes is not settled yet when the function returns: wait for it",
-    "changed the buffer": "MPI may read the array until the request is complete: wait first, or send a copy",
-    "uses memory that": "MPI may write or read it until that request is complete: wait for it first",
+    (
+        "send",
+        "never waited for",
+    ): "The array may still be sent when the caller changes it: wait for the request",
+    ("recv", "never waited for"): "The array may be filled later, or never: wait for the request",
+    (
+        "never waited for",
+    ): "What it reads and writes is not settled yet when the function returns: wait for it",
+    (
+        "changed the buffer",
+    ): "MPI may read the array until the request is complete: wait first, or send a copy",
+    ("uses memory that",): "Until that call is complete, use another array, or wait for it first",
 }
 
 
@@ -373,7 +380,8 @@ def _broken_rules(by_rank: Sequence[Outcome]) -> str:
     ranks = [rank for rank, outcome in enumerate(by_rank) if found in outcome.faults]
     place = found.place.replace("cell line", "line").replace(" from the cell", "")
     what = f" {ranks_phrase(ranks)}: {found.text} ({place})"
-    follows = next((text for part, text in CONSEQUENCES.items() if part in found.text.lower()), "")
+    said = found.text.lower()
+    follows = next((text for parts, text in CONSEQUENCES.items() if all(map(said.count, parts))), "")
     return f"{what}. {follows}".rstrip(". ")
 
 

@@ -132,7 +132,8 @@ class Job:
         self.report = "report.json"
         words = [JOB, str(folder)]
         if self.exercise.on_ranks:
-            options = Options(tuple(words), True, HANG_S, json=str(folder / self.report))
+            report = str(folder / self.report)
+            options = Options(tuple(words), True, HANG_S, json=report, strict=self.exercise.is_strict)
             words = command_line(options)[2:]
         # In a sandbox, a rank must not see the files of the process that forks ranks, so it is not forked.
         python = [sys.executable, "-m"] if self.is_sandboxed else forking.stand_in(self.ranks)

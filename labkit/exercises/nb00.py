@@ -136,6 +136,11 @@ def _broadcast_traffic(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]
     for rank, outcome in enumerate(outcomes):
         if outcome.messages[rank]:
             yield f"rank {rank} sends to itself: the root already holds x, so skip it"
+        if any(call.name.lower() in ("recv", "irecv") and call.peer < 0 for call in outcome.calls):
+            yield (
+                f"rank {rank} receives from any rank. In a second broadcast, which may begin while this one "
+                "goes on, it would take the other root's message: name the source"
+            )
     total = sum(sum(outcome.messages) for outcome in outcomes)
     if total > case.ranks - 1:
         yield f"the ranks send {total} messages; one to each rank but the root is enough"
@@ -147,7 +152,7 @@ BROADCAST = Exercise(
     expected=lambda case: [case.arguments[root][0] for _, root in case.arguments],
     result_in=0,
     mistakes={
-        "x is unchanged: `x = …` only gives the name to another array; receive into x with "
+        "x is unchanged: what arrives has to be written into the array that the caller gave; receive with "
         "`comm.Recv(x, …)`": {"comm.Send": "comm.send", "comm.Recv(x, ": "x = comm.recv("},
         "every rank holds the x of rank 0; send that of rank `root`": {
             "== root": "== 0",
@@ -296,6 +301,7 @@ def _report_cases() -> Iterator[Case]:
         "3 ranks, one waits in an earlier collective": (joined, earlier, joined),
         "4 ranks, one waits on another communicator": (left, joined, elsewhere, joined),
         "3 ranks, the last waits in an earlier collective": (left, joined, earlier),
+        "4 ranks, the first waits in an earlier collective": (earlier, joined, joined, left),
         "3 ranks, one joined after calls on another communicator": (left, joined, (*joined, 1, 1, 0)),
         "4 ranks, two wait in an earlier collective of the same name": (
             joined,

@@ -52,7 +52,9 @@ UNWEIGHTED: dict[str, Code] = {  # in the references of the exercises 4.1 to 4.4
         "gradient *= weight": "gradient *= weight\n    gradient = gradient.copy()"
     },
 }
-WEIGHTED_LAST = "each rank has multiplied the sum by its own weight: multiply before adding up"
+WEIGHTED_LAST = (
+    "every gradient has the weight of the rank that adds up: multiply each by the weight of its own rank"
+)
 
 
 # Exercise 4.1
@@ -337,7 +339,7 @@ def fit_cases() -> Iterator[Case]:
         seconds *= np.exp(noise * np.random.default_rng(m).normal(size=m))
         spread = "with noise" if noise else "on two lines"
         if not 3 <= first <= m - 3:
-            spread += ", one of them too short"
+            spread += f", the {'first' if first < 3 else 'second'} too short"
         yield Case(f"{m} measurements {spread}, up to {nbytes[-1]:.0f} bytes", ((nbytes, seconds),))
 
 

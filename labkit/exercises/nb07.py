@@ -39,6 +39,7 @@ COMPLETED = Exercise(
         {
             "1 layer": ([6], [0.5]),
             "2 layers": ([2, 5], [0.25, 0.5]),
+            "3 layers of equal sizes": ([4, 4, 4], [0.25, 0.5, 1.0]),
             "2 layers, one with a single parameter": ([3, 1], [0.25, 0.5]),
             "3 layers, the second without parameters": ([4, 0, 3], [1.0, 0.5, 0.25]),
             "5 layers, the first and last without parameters": ([0, 7, 2, 9, 0], [0.5, 1.0, 2.0, 4.0, 8.0]),
@@ -309,7 +310,7 @@ def faults_of_mean(got: Any, total: np.ndarray, p: int, name: str) -> Iterator[s
     """Yield how a result differs from the mean of p ranks, whose sum is `total`."""
     wrong = difference(got, total / p, 1e-5, name)
     if wrong and not difference(got, total, 1e-5):
-        yield f"{name} holds the sum over the ranks: divide by their number"
+        yield f"{name} holds the sum over the ranks: divide what is sent, or has arrived, by their number"
     if wrong and not difference(got, total / p**2, 1e-5):
         yield f"{name} is divided by the number of ranks twice"
     if wrong:
@@ -421,7 +422,7 @@ SHARDED_STEP = Exercise(
         "the chunks do not all begin at rank * (n // p): the first n % p of them are longer": {
             "sum(counts[: comm.rank])": "comm.rank * (len(params) // comm.size)"
         },
-        "each rank has updated only its own chunk: gather the other ranks' chunks": {
+        "`params` holds only this rank's updated chunk: after the update, gather all chunks into `params`": {
             "    comm.Allgatherv(MPI.IN_PLACE, [params, counts])\n": ""
         },
         "the momentum is missing: velocity = momentum * velocity + mean": {" *= momentum": "[:] = 0"},
@@ -496,6 +497,11 @@ FUSION_CYCLE = Exercise(
                 [["conv1", "conv2", "conv3"]] * 2,
                 {"conv1": 4, "conv2": 3, "conv3": 4},
                 6,
+            ),
+            "2 ranks, two that follow each other are not ready": (
+                [["conv1", "conv2", "conv3", "dense"], ["dense", "conv1"]],
+                SIZES,
+                8,
             ),
             "2 ranks, none ready on both": ([["conv1"], ["conv3"]], LARGE_FIRST, 6),
             "3 ranks, one without conv3": (

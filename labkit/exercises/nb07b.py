@@ -142,6 +142,11 @@ def faults_of_pass(notes: dict[str, Any], layers: int, p: int) -> Iterator[str]:
             "`ready` does not call every request's own Test(), so it cannot know what it may drop, and the "
             "MPI library may make no progress"
         )
+    for k, j in notes["shared"]:
+        yield (
+            f"the reduce-scatter of layer {k} reads an array that the one of layer {j} still reads: give "
+            "each an array of its own"
+        )
     for k in notes["freed"]:
         yield (
             f"the array of layer {k} that MPI reads is freed meanwhile: keep a reference to it until its "
@@ -154,8 +159,8 @@ def faults_of_pass(notes: dict[str, Any], layers: int, p: int) -> Iterator[str]:
         )
     for k in notes["kept"]:
         yield (
-            f"the whole gradient of layer {k} is still in memory after its reduce-scatter: keep no reference "
-            "to it"
+            f"the array that the reduce-scatter of layer {k} has read is still in memory after it: keep no "
+            "reference to it"
         )
 
 
@@ -199,7 +204,7 @@ REDUCE_SCATTER_OVERLAPPED = Exercise(
             "np.empty(counts[k][comm.rank], gradient.dtype)": "gradient[: counts[k][comm.rank]]",
             "Ireduce_scatter(gradient, chunks[k], counts": "Ireduce_scatter(MPI.IN_PLACE, gradient, counts",
         },
-        "… still in memory after its reduce-scatter": {
+        "… is still in memory after it": {
             "chunks, under_way = {}, []": "chunks, under_way, gradients = {}, [], []",
             "chunks[k] = np": "gradients.append(gradient)\n        chunks[k] = np",
         },
@@ -279,7 +284,7 @@ def faults_of_uses(
             wanted = f"layer {order[place]}" if place < len(order) else "no more calls"
             yield f"call {place + 1} of `use` is for layer {k}, expected {wanted}: follow `order`"
         if not note["complete"]:
-            yield f"`use` gets layer {k} while its gather is under way: wait for its request first"
+            yield f"`use` gets layer {k} in an array that a gather is still filling: wait for that one first"
         if wrong := difference(note["params"], whole[k], 0.0, f"for layer {k}, `params`"):
             others = [j for j, each in enumerate(whole) if not difference(note["params"], each, 0.0)]
             yield f"`use` gets the parameters of layer {others[0]} for layer {k}" if others else wrong
@@ -321,7 +326,7 @@ def gather_ahead(comm, chunks, counts, order, use):
             "    ahead = start(order[0])": "    used = []\n    ahead = start(order[0])",
             "        use(k, params)": "        use(k, params)\n        used.append(params)",
         },
-        "… while its gather is under way": {"        request.Wait()\n": ""},
+        "… that a gather is still filling": {"        request.Wait()\n": ""},
         "… follow `order`": {"in enumerate(order)": "in enumerate(range(len(chunks)))"},
         "… gets the parameters of layer": {"start(order[place + 1])": "start((k + 1) % len(chunks))"},
         "… start none after the last layer": {

@@ -48,6 +48,7 @@ def weights_cases() -> Iterator[Case]:
         ("one bit different on rank 1", start, one_bit),
         ("one bit different on rank 0", one_bit, start, start),
         ("one bit different on rank 3", start, start, start, one_bit),
+        ("one bit different on rank 2", start, start, one_bit, start),
         ("two values exchanged on rank 2", start, start, exchanged, start),
         ("equal weights with a NaN", with_nan, with_nan, with_nan),
         ("two pairs of equal weights", start, one_bit, start, one_bit),

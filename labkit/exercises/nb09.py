@@ -308,7 +308,9 @@ SPREAD = Exercise(
             "comm.allgather(part)": "[part]",
         },
         "… changes its argument": {"part = part + change": "part += change"},
-        "… is in Allgather": {"comm.allreduce(np.abs(change).max(), op=MPI.MAX)": "np.abs(change).max()"},
+        "… is waiting in allgather": {
+            "comm.allreduce(np.abs(change).max(), op=MPI.MAX)": "np.abs(change).max()"
+        },
     },
     look=look_at_the_neighbours,
     hints=(

@@ -98,6 +98,7 @@ class Notes:
         # complete before; layers whose array is not, though MPI reads it.
         self.kept: list[int] = []
         self.freed: list[int | None] = []
+        self.shared: list[tuple[int | None, int | None]] = []  # layers whose requests use the same memory
         self.gradients: dict[int, Callable[[], Any]] = {}
         self.uses: list[dict[str, Any]] = []  # of gathered parameters
         self.whole = 0  # how many gathered layers were in memory at once, at most
@@ -131,7 +132,9 @@ def with_notes(result: Any) -> Any:
     gc.collect()  # of a function that refers to itself, the variables may still be there
     requests = notes.requests
     everything = [*requests, *(request for request, _ in notes.messages)]
-    found = {name: getattr(notes, name) for name in ("at", "waits", "kept", "freed", "uses", "whole")} | {
+    found = {
+        name: getattr(notes, name) for name in ("at", "waits", "kept", "freed", "shared", "uses", "whole")
+    } | {
         "started": [(each.layer, each.place, each.size) for each in requests],
         "untested": [number for number, each in enumerate(requests) if not each.next_layer() <= each.tested],
         "pending": sum(map(bool, everything)),
@@ -158,6 +161,10 @@ def _noting_class() -> Any:
             self.layer, self.tested, self.waits = notes.at, set[int | None](), False
             self.place, self.size = (array.ctypes.data - notes.base) // array.itemsize, array.size
             self.array = weakref.ref(_root(array), self.is_freed)
+            self.span = array.ctypes.data, array.ctypes.data + array.nbytes
+            for other in notes.requests:
+                if other and other.array() is not None and _overlap(self.span, other.span):
+                    notes.shared.append((self.layer, other.layer))
             notes.requests.append(self)
 
         def is_freed(self, array: object) -> None:
@@ -316,12 +323,15 @@ def rounds_as_list(rounds: Any) -> Any:
 
 
 def with_memory(result: Any) -> Any:
-    """Return each part with the words "view" or "copy": whether all parts have one memory."""
+    """Return the parts, and whether all have one memory; anything but a dict as it is."""
     if not isinstance(result, dict):
         return result
     roots = {id(_root(part)) for part in result.values()}
-    memory = "view" if len(roots) == 1 else "copy"
-    return {name: [np.array(part), memory] for name, part in result.items()}
+    return {"parts": {name: np.array(part) for name, part in result.items()}, "one memory": len(roots) == 1}
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
 
 
 def _array(buffer: Any) -> Any:

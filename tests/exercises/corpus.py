@@ -76,7 +76,7 @@ def answers(name: str) -> list[Answer]:
         method = "allgather" if "allgather" in exercise.forbidden else "allreduce"
         wrapped = f"def {name}(comm, *arguments):\n    comm.{method}(0)\n    return own(comm, *arguments)"
         text = f"{exercise.text}\n\nown = {name}\n\n\n{wrapped}\n"
-        wrong.append(Answer(f"it calls `comm.{method}`, which does the exercise by itself", text))
+        wrong.append(Answer(f"it calls `comm.{method}`, which this exercise leaves out", text))
     right = [replace(exercise, mistakes={"": ALSO_RIGHT[name]}).mistaken("")] if name in ALSO_RIGHT else []
     return [*(Answer(None, text) for text in (exercise.text, *right)), *wrong]
 

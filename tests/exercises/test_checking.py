@@ -93,7 +93,7 @@ def test_a_check_that_fails_says_so(judged: Any, capsys: pytest.CaptureFixture[s
 def test_an_unknown_exercise_is_not_checked(judged: Any, capsys: pytest.CaptureFixture[str]) -> None:
     judged(None)
     assert checking.check(written) is written
-    assert capsys.readouterr().out.startswith("written: NOT CHECKED")
+    assert capsys.readouterr().out.startswith("there is no exercise called written")
 
 
 def test_a_judge_that_cannot_run_is_a_failed_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -154,8 +154,8 @@ def in_pairs(produce: Produce) -> Produce:
         (
             right,
             {"calls": ("Send", "Allreduce"), "forbidden": ("Allreduce", "allreduce")},
-            "on rank 0, it calls `comm.Allreduce`, which does the exercise by itself. "
-            "Write it without this call",
+            "on rank 0, it calls `comm.Allreduce`, which this exercise leaves out: "
+            "write it without this call",
         ),
         (right, {"look": sends}, "with 1 values, p = 3: sends (8, 8, 8)"),
         (tripled, {"expected": None, "look": sends}, "with 1 values, p = 3: sends (8, 8, 8)"),
