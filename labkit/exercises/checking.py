@@ -108,7 +108,7 @@ def check(function: Function) -> Function:
         try:
             exercise = catalogue.find(name)
         except catalogue.UnknownExercise as error:
-            return Answer(f"{error}." if name else NO_NAME, True)
+            return Answer(f"{error}." if name.isidentifier() else NO_NAME, True)
         except Exception as error:
             return Answer(f"{name}: NOT CHECKED, because the check itself failed: {error}.", True)
         plain: Any = inspect.unwrap(function)

@@ -98,6 +98,12 @@ def test_a_released_copy_holds_no_solution_and_no_output(name: str, released: Pa
         assert is_stub(copies.without_magic(pair.stub.source)[1], pair.name), pair.name
 
 
+def test_students_get_no_page_that_tells_what_checks_look_for(released: Path) -> None:
+    documents = {path.name for path in (released / "docs").iterdir()}
+    assert "glossary.md" in documents
+    assert not {"instructors.md", "grading.md", "exercises.md"} & documents
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_solution_notebook_holds_the_references(name: str, solved: Path) -> None:
     notebook = nbformat.read(solved / f"{name}.ipynb", as_version=4)

@@ -30,6 +30,8 @@ from labkit.files import atomic_write, kept_beside, locked
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 DOCUMENTS = ("docs", "examples", "labkit/reports/figures")  # beside the notebooks; copied if linked to
 
+NOT_COPIED = "docs/instructors.md", "docs/grading.md", "docs/exercises.md"  # they tell what checks look for
+
 
 @contextmanager
 def whole(folder: Path) -> Iterator[Path]:
@@ -83,7 +85,9 @@ def _documents(texts: Iterable[str], origin: Path, root: Path) -> set[Path]:
         new = {
             path
             for path in new - found
-            if path.is_file() and any(root / name in path.parents for name in DOCUMENTS)
+            if path.is_file()
+            and any(root / name in path.parents for name in DOCUMENTS)
+            and path not in [root / name for name in NOT_COPIED]
         }
         found |= new
         new = {target for path in new if path.suffix == ".md" for target in _targets(path.read_text(), path)}
