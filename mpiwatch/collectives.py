@@ -148,6 +148,9 @@ class Channel:
         if watch.recorder.head.epoch != watch.epoch:
             watch.check_epoch()  # before other ranks see this call
         frame = _getframe(depth) if depth else caller()
+        wrappers = tuple(mpiwatch.wrappers)
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(wrappers):
+            frame = frame.f_back  # a wrapper around this communicator
         word = self._note(operation, root, count, dtype, reduction, frame)
         if self.waits:
             self._meet(word, deadline_s)

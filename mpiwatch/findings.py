@@ -7,7 +7,7 @@ import sys
 import weakref
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -58,6 +58,7 @@ class StrictError(CollectiveError):
 
 
 _found: list[Finding] = []  # by this process, since the last `take`
+on_error: Callable[[Finding], object] | None = None  # called at once for each error, but not for remarks
 
 
 def add(category: Category, text: str, place: str, is_remark: bool = False) -> None:
@@ -65,6 +66,8 @@ def add(category: Category, text: str, place: str, is_remark: bool = False) -> N
     finding = Finding(category, text, place, RAW_WORLD.rank, is_remark)
     if finding not in _found:
         _found.append(finding)
+        if on_error is not None and not is_remark:
+            on_error(finding)
 
 
 def take() -> list[Finding]:

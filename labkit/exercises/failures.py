@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from labkit.exercises.exercise import Case, Exercise
+from labkit.exercises.exercise import Case, Exercise, Fault
 from labkit.exercises.launching import HANG_S, Run
 from labkit.exercises.transport import CELL
-from mpiwatch.report import Activity, Reason, Report, rank_lines, title
+from mpiwatch.report import Activity, Reason, Report, rank_lines, ranks_phrase, title
 
 SHOWN_GROUPS = 3
 
@@ -20,7 +20,9 @@ class CheckFailed(Exception):
     """The check itself could not be carried out: nothing is known about the function."""
 
 
-def finding(run: Run, text: str, exercise: Exercise, cases: Sequence[Case]) -> str | None:
+def finding(  # noqa: PLR0911 (a return for each kind)
+    run: Run, text: str, exercise: Exercise, cases: Sequence[Case]
+) -> str | None:
     """Return why the job did not come to its end; None if it did. Raise CheckFailed if it is not known."""
     if run.unreadable:
         raise CheckFailed(f"the job's results were changed or damaged ({run.unreadable})")
@@ -44,6 +46,11 @@ def finding(run: Run, text: str, exercise: Exercise, cases: Sequence[Case]) -> s
     if run.is_complete:
         return None
     begun = max((record["begin"] for _, record in records if "begin" in record), default=-1)
+    # A rank that MPI has ended for a broken rule could not hand in its faults at the end of the case.
+    noted = [[Fault(*each["fault"]) for each in found if "fault" in each] for found in run.records]
+    noted = noted[: cases[begun].ranks if where(begun) else None]
+    if run.status is not None and any(noted):
+        return f"{where(begun).rstrip(': ')}, {broken_rule(noted)}"
     if run.report is not None:
         return where(begun) + _hang(run.report, cases[begun].ranks if where(begun) else len(run.records))
     if any(run.stacks):
@@ -54,6 +61,39 @@ def finding(run: Run, text: str, exercise: Exercise, cases: Sequence[Case]) -> s
     printed = [line.strip() for line in run.output.splitlines() if line.strip()]
     how = "the job was too slow" if run.status is None else f"the job ended with exit code {run.status}"
     raise CheckFailed(f"{how}{': ' * bool(printed)}{' / '.join(printed[-3:])[:400]}")
+
+
+# What follows from an error of strict mode: words of its text, and the advice; the first that fits.
+CONSEQUENCES = (
+    (
+        ("send", "never waited for"),
+        "The array may still be sent when the caller changes it: wait for the request",
+    ),
+    (("recv", "never waited for"), "The array may be filled later, or never: wait for the request"),
+    (
+        ("never waited for",),
+        "Its arrays may still be read or written when the function has returned: wait for it",
+    ),
+    (
+        ("changed the buffer",),
+        "MPI may read the array until the request is complete: wait first, or send a copy",
+    ),
+    (("uses memory that",), "Until that call is complete, use another array, or wait for it first"),
+)
+
+
+def broken_rule(by_rank: Sequence[Sequence[Fault]]) -> str:
+    """Return the first fault that strict mode has found, with ranks, line and what follows; or nothing."""
+    found = next((fault for faults in by_rank for fault in faults), None)
+    if found is None:
+        return ""
+    if not found.place:
+        return found.text
+    ranks = [rank for rank, faults in enumerate(by_rank) if found in faults]
+    place = found.place.replace("cell line", "line").replace(" from the cell", "")
+    said = found.text.lower()
+    follows = next((advice for words, advice in CONSEQUENCES if all(map(said.count, words))), "")
+    return f"on {ranks_phrase(ranks)}: {found.text} ({place}). {follows}".rstrip(". ")
 
 
 def below(run: Run, text: str) -> str:

@@ -249,9 +249,9 @@ def _call(
             before = packed
             arguments = copy.deepcopy(case.arguments[0])
             packed = pack(function(*arguments))  # what counts: it must not depend on an earlier call
-            if packed != before:
+            if json.dumps(packed) != json.dumps(before):  # as text: nan is not equal to itself
                 faults.append(("state", OTHER_RESULT, ""))
-            if any(pack(earlier) != before for earlier, before in ranks.results):
+            if any(json.dumps(pack(earlier)) != json.dumps(kept) for earlier, kept in ranks.results):
                 faults.append(("state", KEPT_RESULT, ""))
     except BaseException as raised:
         error = _describe(raised, what)
@@ -315,11 +315,12 @@ class _Ranks(_OneProcess):
         # Lets messages travel on whose receives a function has left behind.
         self.progress: Callable[[], object] = lambda: None
         if is_strict:
-            from mpiwatch import operations, strict
+            from mpiwatch import findings, operations, strict
 
             world: Any = MPI.COMM_WORLD  # a watched one
             strict.begin(world, is_in_call)
             self.progress = operations.progress
+            findings.on_error = self.note
         self.is_strict = is_strict
         self.counted = Counting(MPI.COMM_WORLD)
         self.comms: dict[int, Any] = {}  # by the number of ranks
@@ -331,6 +332,10 @@ class _Ranks(_OneProcess):
         for size in sorted({case.ranks for case in cases}):
             self.comms[size] = self.counted.Split(0 if self.rank < size else 1, self.rank)
         self.end()
+
+    def note(self, found: Any) -> None:
+        """Write a finding of strict mode at once: MPI may end this process for it."""
+        self.writer.write(fault=(found.category.value, found.text, found.place))
 
     def any_failed(self, failed: bool) -> bool:
         """Wait asleep, so that a rank that waits here does not take the core from one that works."""

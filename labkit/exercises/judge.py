@@ -147,8 +147,8 @@ class Judge:
                     what = f"{where}it calls `comm.{found[0]}`, which this exercise leaves out"
                     return f"{what}: write it without this call"
         for case, by_rank in zip(self.cases, outcomes, strict=True):
-            if broken := _broken_rules(by_rank):
-                return f"with {case.label}{', on' if exercise.on_ranks else ': '}{broken}"
+            if broken := failures.broken_rule([outcome.faults for outcome in by_rank]):
+                return f"with {case.label}{', ' if exercise.on_ranks else ': '}{broken}"
         if wrong := self._wrong(outcomes):
             return self._explain(outcomes, wrong)
         for case, by_rank in zip(self.cases, outcomes, strict=True):
@@ -351,38 +351,6 @@ def _in_another_order(names: list[str], got: Sequence[Any], expected: Any, toler
             returned = [names[order.index(place)] for place in range(len(names))]
             return f"you return ({', '.join(returned)}); the task asks for ({', '.join(names)})"
     return ""
-
-
-# What follows from an error that strict mode has found, by parts of its text; the first that fits.
-CONSEQUENCES = {
-    (
-        "send",
-        "never waited for",
-    ): "The array may still be sent when the caller changes it: wait for the request",
-    ("recv", "never waited for"): "The array may be filled later, or never: wait for the request",
-    (
-        "never waited for",
-    ): "What it reads and writes is not settled yet when the function returns: wait for it",
-    (
-        "changed the buffer",
-    ): "MPI may read the array until the request is complete: wait first, or send a copy",
-    ("uses memory that",): "Until that call is complete, use another array, or wait for it first",
-}
-
-
-def _broken_rules(by_rank: Sequence[Outcome]) -> str:
-    """Return which of MPI's rules a call breaks, with the ranks, the line and what follows; or nothing."""
-    found = next((fault for outcome in by_rank for fault in outcome.faults), None)
-    if found is None:
-        return ""
-    if not found.place:
-        return found.text
-    ranks = [rank for rank, outcome in enumerate(by_rank) if found in outcome.faults]
-    place = found.place.replace("cell line", "line").replace(" from the cell", "")
-    what = f" {ranks_phrase(ranks)}: {found.text} ({place})"
-    said = found.text.lower()
-    follows = next((text for parts, text in CONSEQUENCES.items() if all(map(said.count, parts))), "")
-    return f"{what}. {follows}".rstrip(". ")
 
 
 def _by_case_and_rank(run: Run) -> dict[tuple[int, int], Outcome]:

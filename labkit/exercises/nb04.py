@@ -53,7 +53,7 @@ UNWEIGHTED: dict[str, Code] = {  # in the references of the exercises 4.1 to 4.4
     },
 }
 WEIGHTED_LAST = (
-    "every gradient has the weight of the rank that adds up: multiply each by the weight of its own rank"
+    "each rank has the sum times its own weight: every gradient needs the weight of the rank that it is from"
 )
 
 

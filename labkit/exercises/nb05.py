@@ -237,7 +237,7 @@ ALLREDUCE_SECONDS = Exercise(
         "the tree's number of levels is rounded down: three ranks need two": {
             "(p - 1).bit_length()": "p.bit_length() - 1"
         },
-        "the all-gather has one half only, of p - 1 rounds: nothing comes back": {
+        "here the all-gather has two halves, and it has one, of p - 1 rounds: nothing comes back": {
             ", p - 1,": ", 2 * (p - 1),"
         },
     },

@@ -190,7 +190,7 @@ BUCKET_PLAN = Exercise(
         "all buckets have the same size. The first and the last one have `small_bytes`": {
             "small if stop == n or stop <= small else min(most, stop - small)": "most"
         },
-        "the last bucket is not small: what is left over goes into the bucket before it": {
+        "the last bucket has not the small size: what is left over goes into the bucket before it": {
             " or stop <= small else min(most, stop - small)": " else most"
         },
         "the first bucket is not small, so the link gets its first work late": {"stop == n or ": ""},

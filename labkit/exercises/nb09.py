@@ -212,7 +212,9 @@ WAIT_FOR_GRAPH = Exercise(
                 'len(each["calls"])'
             )
         },
-        "a rank with fewer calls is waited for, and so is one that is further": {"== number": ">= number"},
+        "a rank waits for those in an earlier collective, and also for those in a later one": {
+            "== number": ">= number"
+        },
         "a receive from any source (peer None) waits for all other ranks": {"others if": "[] if"},
         "a rank in a collective waits, too: for the ranks that are not in it": {
             'mine["activity"] == "WAITING_IN_COLLECTIVE"': "False"
