@@ -504,6 +504,11 @@ FUSION_CYCLE = Exercise(
                 8,
             ),
             "2 ranks, none ready on both": ([["conv1"], ["conv3"]], LARGE_FIRST, 6),
+            "3 ranks, the middle one without dense": (
+                [[*SIZES], [name for name in SIZES if name != "dense"], [*SIZES]],
+                SIZES,
+                12,
+            ),
             "3 ranks, one without conv3": (
                 [[*SIZES]] * 2 + [["dense", "conv4", "conv2", "conv1"]],
                 SIZES,

@@ -181,10 +181,9 @@ def _noting_class() -> Any:
             self.tested.add(notes.at)
             if self.waits or notes.at in (-1, None):
                 return super().Test(status)
-            # A request completes one layer later, the first one two, however fast other ranks are: so the
-            # finding is the same.
-            layers = {at for at in notes.visited if self.layer is not None and at < self.layer}
-            if self is notes.requests[0] and len(layers) < 2:
+            # A request completes one layer later, the first two after the pass, however fast other ranks are:
+            # so the finding is the same.
+            if any(self is each for each in notes.requests[:2]):
                 return False
             end = time.monotonic() + PATIENCE_S
             while notes.at != self.layer and not super().Test(status) and time.monotonic() < end:
