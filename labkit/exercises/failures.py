@@ -51,7 +51,8 @@ def finding(  # noqa: PLR0911 (a return for each kind)
     noted = noted[: cases[begun].ranks if where(begun) else None]
     if run.status is not None and any(noted):
         return f"{where(begun).rstrip(': ')}, {broken_rule(noted)}"
-    if run.report is not None:
+    was_late = any(run.stacks) and run.status is None  # then ranks were ended one after the other
+    if run.report is not None and not was_late:
         return where(begun) + _hang(run.report, cases[begun].ranks if where(begun) else len(run.records))
     if any(run.stacks):
         return where(begun) + _endless(run.stacks, lines, exercise)

@@ -40,7 +40,7 @@ from mpiwatch.report import ranks_phrase
 MEMORY_BYTES = 1 << 30  # of address space, for the judge: it needs 300 MB for the largest right results
 MOST_WORDS = 2000  # characters of a finding
 NOT_OWN = "write it with NumPy and mpi4py alone, so that it is yours and runs without the lab"
-RECOGNITION_S = 4.0  # for all known mistakes to run; they take a second on emulated links, else far less
+RECOGNITION_S = 15.0  # for all known mistakes to run, on a busy machine; a second or two on an idle one
 Results = list[list[Outcome]]  # of each case, of each rank
 Wrong = dict[int, tuple[list[Any], list[str | None]]]  # expected results and differences, by case
 

@@ -30,7 +30,9 @@ from mpiwatch.processes import LINUX, is_mpich
 
 START_S = 60.0  # for all ranks to start; a second on an idle machine
 EXTRA_S = 20.0  # beyond a deadline, for ranks that sleep or wait for a core
-END_S = 1.0  # from the first rank's stack, or from the last request, until the job is ended
+END_S = 1.0  # from the last request until the job is ended
+STACKS_S = 5.0  # from the first rank's stack until the job is ended, for those that wait for a core
+WRITTEN_S = 0.3  # from the last rank's
 HANG_S = 2.0  # a wait for a message this long is reported
 OUTPUT_BYTES = 1 << 20  # a job that prints more is ended
 LEAST_POLL_S, POLL_S = 0.001, 0.02  # a mistake without ranks runs for a millisecond, a job for seconds
@@ -236,7 +238,9 @@ class Job:
             if run.excess:
                 break
             if not is_ending and self.guard.do("has_stacks", self.has_stacks, stacks):
-                is_ending, end_at = True, time.monotonic() + END_S
+                is_ending, end_at = True, time.monotonic() + STACKS_S
+            if is_ending and all(map(_size, stacks)):
+                end_at = min(end_at, time.monotonic() + WRITTEN_S)
         if not run.is_complete:
             end(self.process)
             self.guard.insist("read_output", self.read_output)

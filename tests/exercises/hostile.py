@@ -117,7 +117,7 @@ ATTACKS: dict[str, Attack] = {
     **{
         f"imports {name}": Attack(cell, result="f(dy, x, w)", words="ModuleNotFoundError", possible=FILES)
         for name, cell in (
-            ("the reference", "from labkit.exercises.nb01 import linear_backward as f"),
+            ("the reference", "exec('from labkit.exercises.nb01 import linear_backward as f')"),
             (
                 "labkit's own function",
                 "import importlib\nf = importlib.import_module('labkit.nn.ops').linear_backward",
@@ -125,7 +125,7 @@ ATTACKS: dict[str, Attack] = {
         )
     },
     "imports labkit's own average": Attack(
-        "from labkit.comm import allgather", words="ImportError", possible=FILES, exercise=ON_RANKS
+        "exec('from labkit.comm import allgather')", words="ImportError", possible=FILES, exercise=ON_RANKS
     ),
     "looks for the reference on the disk": Attack(
         "import os\nfound = ''\n"
@@ -134,7 +134,7 @@ ATTACKS: dict[str, Attack] = {
         "    for name in files:\n"
         "        if name in ('nb01.py', 'basic.py', 'judge.py', 'nb09.py') and '/labkit/' in at: found = os.path.join(at, name)\n"
         "exec(open(found).read())",
-        words="FileNotFoundError",
+        words="",  # an error, or the end of its time
         possible=FILES,
     ),
     "looks for the reference in memory": Attack(

@@ -8,6 +8,8 @@ import re
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.exercises import catalogue, checking, judge, launching, sandbox
+from labkit.exercises import catalogue, checking, job, judge, launching, sandbox
 from labkit.exercises.exercise import Verdict
 from labkit.exercises.nb09 import job_script
 from tests.cluster_fixtures import wait_until
@@ -62,16 +64,23 @@ def test_a_rank_that_does_not_return_is_a_finding(how: str, words: str) -> None:
     assert words in found.finding and "rank 1" in found.finding
 
 
-@pytest.mark.parametrize("extra_s", [50.0, 0.0])
-def test_the_deadline_is_of_the_rank_s_own_time(extra_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy server gives a correct function its core later: the check must not call that an endless loop."""
-    monkeypatch.setattr(launching, "EXTRA_S", extra_s)
-    sleeps = f"    import time; time.sleep({DEADLINE_S + 1})\n"
+def test_a_function_that_sleeps_too_long_is_a_finding() -> None:
+    sleeps = f"    import time; time.sleep({DEADLINE_S + 5})\n"
     found = submit(ALONE, HEAD[ALONE] + sleeps + RIGHT, deadline_s=DEADLINE_S)
-    if extra_s > 0:
-        assert found.passed, found.finding
-    else:
-        assert "does not end within 2 s" in found.finding
+    assert "does not end within 2 s" in found.finding
+
+
+@pytest.mark.parametrize("gets_a_core", [True, False])
+def test_the_time_in_which_a_rank_waits_for_a_core_does_not_count(
+    gets_a_core: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy server gives a correct function its core later: the check must not call that an endless loop."""
+    has_ended, began = threading.Event(), time.monotonic()
+    monkeypatch.setattr(job, "_waited_for_core_s", lambda: 0.0 if gets_a_core else time.monotonic() - began)
+    monkeypatch.setattr(job, "LEAST_S", 0.2)
+    monkeypatch.setattr(job.os, "kill", lambda pid, signum: has_ended.set())
+    with job._Deadline(0.1, 60.0):
+        assert has_ended.wait(20.0 if gets_a_core else 0.5) == gets_a_core
 
 
 def test_a_rank_that_kills_what_forked_it_does_not_pass() -> None:
