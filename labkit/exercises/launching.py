@@ -214,7 +214,7 @@ class Job:
         new.rename(self.folder / f"request-{self.requests}")
         self.requests += 1
 
-    def _run(self, number: int, end_at: float) -> Run:
+    def _run(self, number: int, end_at: float) -> Run:  # noqa: PLR0912 (a branch for each end)
         """Wait for the end of the request of this number, not longer than it may take; return what it did."""
         run, is_ending, pause = Run(), False, LEAST_POLL_S
         stacks = [self.folder / f"rank-{rank}.stack" for rank in range(self.ranks)]
