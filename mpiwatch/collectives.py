@@ -147,10 +147,7 @@ class Channel:
         watch = self.watch
         if watch.recorder.head.epoch != watch.epoch:
             watch.check_epoch()  # before other ranks see this call
-        frame = _getframe(depth) if depth else caller()
-        wrappers = tuple(mpiwatch.wrappers)
-        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(wrappers):
-            frame = frame.f_back  # a wrapper around this communicator
+        frame = outside_wrappers(_getframe(depth or 1))
         word = self._note(operation, root, count, dtype, reduction, frame)
         if self.waits:
             self._meet(word, deadline_s)
@@ -284,7 +281,12 @@ class Channel:
 
 def caller() -> FrameType:
     """Return the frame that has called a wrapper's method."""
-    frame, wrappers = _getframe(2), tuple(mpiwatch.wrappers)
+    return outside_wrappers(_getframe(2))
+
+
+def outside_wrappers(frame: FrameType) -> FrameType:
+    """Return this frame, or the first one above it that is not a wrapper's."""
+    wrappers = tuple(mpiwatch.wrappers)
     while frame.f_back and frame.f_globals.get("__name__", "").startswith(wrappers):
         frame = frame.f_back
     return frame

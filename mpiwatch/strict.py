@@ -548,7 +548,7 @@ def end_cell() -> str:
 def end_function() -> list[Finding]:
     """Return the findings about a function that has just returned, and what it has left behind.
 
-    As `end_cell`, but a request that a variable still refers to counts, too. No rank waits for another.
+    Unlike `end_cell`, this also reports requests that a variable still refers to. No rank waits for another.
     """
     if _world is None:
         return []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 
 LAB = "labkit"
+Import = ast.Import | ast.ImportFrom
 OF_CHECKS = "check", "hint", "answer", "whose"  # what a cell calls, and an answer does not need
 
 
@@ -50,23 +51,25 @@ def imports_of_lab(text: str, prelude: str) -> str:
     tree, given = parsed(text), parsed(prelude)
     if tree is None or given is None:
         return ""
-    known = {ast.unparse(node) for node in _single_imports(given)}
-    for node in _single_imports(tree):
+    known = {ast.unparse(node) for node in _all_imports(given)}
+    for node in _all_imports(tree):
         module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
         if (module or "").partition(".")[0] == LAB and ast.unparse(node) not in known:
             return ast.unparse(node)
     return ""
 
 
-def _single_imports(tree: ast.Module) -> list[ast.Import | ast.ImportFrom]:
+def _all_imports(tree: ast.Module) -> list[Import]:
     """Return the imports in a tree, also inside functions, one for each name."""
-    found: list[ast.Import | ast.ImportFrom] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found += [ast.Import([alias]) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            found += [ast.ImportFrom(node.module, [alias], node.level) for alias in node.names]
-    return found
+    nodes = [node for node in ast.walk(tree) if isinstance(node, Import)]
+    return [single for node in nodes for single in single_imports(node)]
+
+
+def single_imports(node: Import) -> list[Import]:
+    """Return an import as several, one for each name."""
+    if isinstance(node, ast.Import):
+        return [ast.Import([alias]) for alias in node.names]
+    return [ast.ImportFrom(node.module, [alias], node.level) for alias in node.names]
 
 
 def names_used(text: str, prelude: str) -> list[str]:

@@ -134,7 +134,7 @@ def check(function: Function) -> Function:
 def name_of(function: Any) -> str:
     """Return the name of the exercise that a function is an answer to: its own, or a variable's.
 
-    A lambda has no name of its own, and a decorator may take it away.
+    A lambda has no name of its own, and a decorated function may have the name of its wrapper.
     """
     name = getattr(function, "__name__", "")
     with suppress(catalogue.UnknownExercise):

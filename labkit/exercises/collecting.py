@@ -83,7 +83,8 @@ def statements(text: str) -> list[Statement]:
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             # One statement for each name: the program imports only what it uses.
-            found += [_statement(ast.unparse(each), each) for each in _single_imports(node)]
+            if getattr(node, "module", "") != "__future__":
+                found += [_statement(ast.unparse(each), each) for each in answers.single_imports(node)]
             end = node.end_lineno or end
             continue
         first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))]) - 1
@@ -98,14 +99,6 @@ def statements(text: str) -> list[Statement]:
         if not (isinstance(value, ast.Call) and ast.unparse(value.func) == "check"):  # not f = check(f)
             found.append(_statement(part, node))
     return found
-
-
-def _single_imports(node: ast.Import | ast.ImportFrom) -> list[ast.stmt]:
-    if isinstance(node, ast.Import):
-        return [ast.Import([alias]) for alias in node.names]
-    if node.module == "__future__":
-        return []
-    return [ast.ImportFrom(node.module, [alias], node.level) for alias in node.names]
 
 
 def _statement(text: str, node: ast.stmt) -> Statement:
@@ -366,7 +359,8 @@ def code_of(*functions: Callable[..., Any]) -> str:
             cells[file] = statements(answers.runnable(cell_text(function)))
         found = [each for each in cells[file] if function.__name__ in each.binds]
         for name in {name for each in found for name in each.now | each.later}:
-            other = inspect.unwrap(value) if callable(value := function.__globals__.get(name)) else None
+            value = function.__globals__.get(name)
+            other = inspect.unwrap(value) if callable(value) else None
             if (
                 isinstance(other, FunctionType)
                 and is_cell(other.__code__.co_filename)

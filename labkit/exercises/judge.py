@@ -235,7 +235,7 @@ class Judge:
     def _recognised(self, outcomes: Results, wrong: Wrong) -> str:
         """Return a case and the mistake that explains it; nothing if none does, or if several could.
 
-        A mistake explains a part of the result if it produces it in all cases, also where it is right.
+        A mistake explains a part of the result if it returns the same part in every case.
         """
         end_at = time.monotonic() + RECOGNITION_S
         first, *others = sorted(wrong)

@@ -37,7 +37,7 @@ def is_in_call() -> bool:
 class Counting(CountingComm):
     """Counts what the function sends: of an array, its own bytes, also where a lower-case method pickles it.
 
-    It is outside strict mode, whose messages travel in another way.
+    It wraps the strict communicator, because strict mode sends messages by a route of its own.
     """
 
     innermost = False

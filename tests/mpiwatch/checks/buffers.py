@@ -119,7 +119,7 @@ def check_the_error_says_in_bytes_and_in_values_what_does_not_fit(comm: MPI.Intr
 
 
 def check_in_place_is_for_the_root_alone(comm: MPI.Intracomm) -> None:
-    """Elsewhere, the MPI library would let the root wait for ever."""
+    """Elsewhere, the MPI library would let the root wait forever."""
     own = watch().Dup()
     other = (own.rank + 1) % own.size  # the root is another rank, if there is one
     data = array(2 * own.size)
