@@ -52,6 +52,7 @@ GREEN, RED = "#1a7f37", "#b3261e"  # white on them is legible (5 : 1), in light 
 NOT_A_FUNCTION = (
     "`check` takes the function itself, not what it returns: check(f), without parentheses behind the name."
 )
+HIDDEN = "its decorator hides the function from the check: leave it out, or let it use functools.wraps."
 NO_NAME = "This is none of the notebook's exercises: give `check` the function that the task asks for."
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -404,8 +405,8 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
         text = cell_text(function)
     except (OSError, TypeError) as error:
         return Answer(_not_checked(name, f"the text of your cell is not known ({error})"), False)
-    if is_stub(text, name):
-        return Answer(f"{name}: not written yet; {USE}.", False)
+    if missing := _missing(text, name):
+        return Answer(f"{name}: {missing}", False)
     called = helpers(function, exercise, text)
     if display.in_notebook:
         display.show(f"checking {name} …", end="\r")
@@ -440,6 +441,14 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
     printed = f"\nIt printed:\n{printed}" if printed else ""
     text = f"{name}: not correct yet: {finding} For a hint: {magic}hint({name}){printed}"
     return Answer(text, False, html)
+
+
+def _missing(text: str, name: str) -> str:
+    """Return why a cell holds no answer that can be checked; empty if it does."""
+    tree = answers.parsed(text)
+    if tree is not None and name not in answers.bound_names(tree):
+        return HIDDEN
+    return f"not written yet; {USE}." if is_stub(text, name) else ""
 
 
 def _title(number: int, hints: Sequence[str]) -> str:

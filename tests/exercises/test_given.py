@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from labkit.exercises import checking, collecting, record
+from labkit.exercises import catalogue, checking, collecting, record
 from labkit.exercises.exercise import Verdict
 
 numbers = count(1)
@@ -61,17 +61,19 @@ def test_what_it_is_given(cell: str, said: str, capsys: pytest.CaptureFixture[st
     assert said in capsys.readouterr().out.replace("\n", " ")
 
 
-def test_a_decorator_and_a_helper_of_other_cells_go_with_a_function(judged: list[str]) -> None:
+def test_a_decorator_that_hides_the_function_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     decorator = (
         "def loud(function):\n    def called(*words):\n        return function(*words)\n    return called"
     )
-    helper = "def every(n):\n    return range(n)"
+    run(decorator, "@loud\n" + RIGHT + "my_items = check(my_items)")
+    assert "its decorator hides the function" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_a_helper_of_another_cell_goes_with_a_function(judged: list[str]) -> None:
     run(
-        decorator,
-        helper,
-        "@loud\ndef my_items(n, rank, size):\n    return every(n)\nmy_items = check(my_items)",
+        "def every(n):\n    return range(n)", RIGHT.replace("range(", "every(") + "my_items = check(my_items)"
     )
-    assert "def loud" in judged[0] or "def called" in judged[0]
+    assert "def every(n)" in judged[0]
 
 
 def test_code_goes_to_the_ranks_with_what_it_needs_and_nothing_else() -> None:
@@ -88,5 +90,9 @@ def test_code_goes_to_the_ranks_with_what_it_needs_and_nothing_else() -> None:
 
 
 def test_suspects_are_the_mistakes_of_an_exercise() -> None:
-    functions = checking.suspects("my_items")
-    assert functions and all(function(5, 1, 2) != [1, 3] or function(7, 0, 3) for function in functions)
+    right = catalogue.find("my_items").reference
+    cases = [(n, rank, size) for n in range(9) for size in range(1, 5) for rank in range(size)]
+    suspects = checking.suspects("my_items")
+    assert len(suspects) == len(catalogue.find("my_items").recognised)
+    for suspect in suspects:
+        assert any(suspect(*case) != right(*case) for case in cases)
