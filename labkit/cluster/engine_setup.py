@@ -75,7 +75,7 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
     from IPython import get_ipython
 
     from labkit.cluster import engine_guards
-    from labkit.cluster.supervisor import files_of_this_cluster
+    from labkit.cluster.places.files import files_of_this_cluster
     from mpiwatch import left_calls
     from mpiwatch.communicators import watch_world
     from mpiwatch.recorder import CellState
