@@ -66,10 +66,10 @@ class Fault(NamedTuple):
 class Outcome(NamedTuple):
     """What one call of the student's function did on one rank.
 
-    `result` is what it returned. `arguments` holds the arguments as they were after the call. The rest is
-    empty for a function that gets no communicator: `sent` and `messages`, the bytes and messages that this
-    rank sent to each rank, shape (p,), `calls`, its calls of the communicator's methods, and `faults`, what
-    strict mode has found.
+    `result` is what it returned. `arguments` holds the arguments as they were after the call. `is_old`: the
+    result shares memory with an argument, although it must not. The rest is empty for a function that gets
+    no communicator: `sent` and `messages`, the bytes and messages that this rank sent to each rank, shape
+    (p,), `calls`, its calls of the communicator's methods, and `faults`, what strict mode has found.
     """
 
     result: Any
@@ -78,6 +78,7 @@ class Outcome(NamedTuple):
     messages: tuple[int, ...] = ()
     calls: tuple[Call, ...] = ()
     faults: tuple[Fault, ...] = ()
+    is_old: bool = False
 
 
 class Heading(NamedTuple):
@@ -137,7 +138,8 @@ class Exercise:
     for example schedules, and `look` alone judges.
 
     `forbidden` holds methods of the communicator that would do the exercise by themselves. `may_change` holds
-    the numbers of arguments that the function may change, besides `result_in`.
+    the numbers of arguments that the function may change, besides `result_in`. `returns_new`: the result is
+    an array that shares no memory with an argument.
 
     `wrap(comm, case)`, if given, returns the communicator that the function gets, for example one on an
     emulated slow link. `tolerance` is relative to the largest expected value; None means to rounding of the
@@ -154,6 +156,7 @@ class Exercise:
     result_in: int | tuple[int | None, ...] | None = None
     forbidden: tuple[str, ...] = ()
     may_change: tuple[int, ...] = ()
+    returns_new: bool = False
     wrap: Callable[[Any, Case], Any] | None = None
     digest: Callable[[Any], Any] | None = None
     tolerance: float | None = None

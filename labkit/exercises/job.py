@@ -176,6 +176,16 @@ def _try(request: dict[str, Any], task: dict[str, Any], ranks: _OneProcess, name
     ranks.leave(free=not ranks.any_failed(function is None or error is not None) and request["free"])
 
 
+def is_in(result: Any, arguments: tuple[Any, ...]) -> bool:
+    """Return whether a result shares memory with an argument."""
+    import numpy as np
+
+    if not isinstance(result, np.ndarray):
+        return False
+    arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
+    return any(np.shares_memory(result, array) for array in arrays)
+
+
 def _define(text: str, name: str, namespace: dict[str, Any], writer: Writer) -> Callable[..., Any] | None:
     """Run the student's cell, and return the function that it defines; None if an error comes before that.
 
@@ -244,6 +254,7 @@ def _call(
             what = type(result).__name__
             result = task["digest"](result)
         packed, faults = pack(result), ranks.faults()
+        is_old = task["returns_new"] and is_in(result, arguments)
         if not task["on_ranks"] and task["digest"] is None:
             ranks.results.append((result, packed))
             before = packed
@@ -258,7 +269,8 @@ def _call(
         writer.write(case=number, error=error)
         return error
     changed = [pack(each) for each in arguments]
-    writer.write(case=number, result=packed, arguments=changed, faults=faults, **ranks.traffic(case.ranks))
+    traffic = ranks.traffic(case.ranks)
+    writer.write(case=number, result=packed, arguments=changed, faults=faults, is_old=is_old, **traffic)
     return None
 
 

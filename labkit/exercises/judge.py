@@ -328,7 +328,7 @@ class Judge:
         return list(zip(*values, strict=True)) if is_tuple else [values]
 
     def _changed(self, case: Case, by_rank: Sequence[Outcome]) -> str | None:
-        """Return which argument the function has changed although it must not; None if there is none."""
+        """Return which argument is changed, or is in the result, although it must not be; else None."""
         names = self._parameters()
         place = self.exercise.result_in
         allowed = {*self.exercise.may_change, *(place if isinstance(place, tuple) else [place])}
@@ -341,6 +341,8 @@ class Judge:
                     name = names[min(number, len(names) - 1)]
                     where = f"on rank {rank} " if self.exercise.on_ranks else ""
                     return f"{where}the function changes its argument `{name}`. Work on a copy"
+        if any(outcome.is_old for outcome in by_rank):
+            return "the result shares its memory with an argument. Return a new array"
         return None
 
 
@@ -363,7 +365,7 @@ def _by_case_and_rank(run: Run) -> dict[tuple[int, int], Outcome]:
                 calls = tuple(Call(*each) for each in record["calls"])
                 faults = tuple(Fault(*each) for each in record["faults"])
                 found[record["case"], rank] = Outcome(
-                    unpack(record["result"]), arguments, sent, messages, calls, faults
+                    unpack(record["result"]), arguments, sent, messages, calls, faults, record["is_old"]
                 )
     return found
 

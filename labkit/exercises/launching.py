@@ -143,7 +143,7 @@ class Job:
         return [*start, *python, *words]
 
     def _write_task(self, cases: Sequence[Case]) -> None:
-        names = "name", "prelude", "wrap", "digest", "on_ranks", "deadline_s", "is_strict"
+        names = "name", "prelude", "wrap", "digest", "returns_new", "on_ranks", "deadline_s", "is_strict"
         task = {name: getattr(self.exercise, name) for name in names}
         task |= {"cases": pickle.dumps(list(cases)), "extra_s": EXTRA_S}
         task["processes"] = PROCESSES if self.is_sandboxed else processes()

@@ -108,6 +108,7 @@ SHIFT_RIGHT = Exercise(
         },
     },
     look=_shift_traffic,
+    returns_new=True,
     forbidden=COLLECTIVES,
     hints=(
         "Modulo closes the ring: the neighbour to the right is rank (comm.rank + 1) % comm.size.",
@@ -216,7 +217,7 @@ def _line(case: Case) -> Sequence[Any]:
 
 def look_at_samples(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     sent = max(call.most for outcome in outcomes for call in outcome.calls)
-    if sent > SMALL_OBJECTS:
+    if sent > SMALL_OBJECTS * case.ranks:  # in an all-gather, a rank sends its sums to each of the others
         yield f"a rank sends {sent:,} bytes at once. Send the sums of the gradients, and no samples"
 
 

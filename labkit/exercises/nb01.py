@@ -99,6 +99,7 @@ def _fit_cases() -> Iterator[Case]:
         yield from both_dtypes(label, (*normal(n, (n, i), (n, o)), steps, 0.1))
     yield Case("N = 3, I = 2, O = 3, 0 steps", ((*normal(1, (3, 2), (3, 3)), 0, 0.1),))
     yield Case("N = 4, I = 2, O = 1, 3 steps, lr = 1e-5", ((*normal(1, (4, 2), (4, 1)), 3, 1e-5),))
+    yield Case("N = 4, I = 2, O = 1, 3 steps, lr = 5", ((*normal(1, (4, 2), (4, 1)), 3, 5.0),))
 
 
 ERROR = "(x @ w + b - y) * (2 / y.size)"

@@ -296,6 +296,8 @@ def _accuracy_cases() -> Iterator[Case]:
             guess = np.where(rng.random(len(labels)) < 0.5, labels, rng.integers(0, classes, len(labels)))
             arguments.append((labels, guess, classes))
         yield Case(f"{classes} labels, {counted(p, 'rank')}, no sample of the last label", tuple(arguments))
+    labels, fewer = np.arange(900) % 3, np.arange(750) % 3
+    yield Case("3 labels, 2 ranks, 550 samples of each label", ((labels, labels, 3), (fewer, 0 * fewer, 3)))
 
 
 def _accuracy(case: Case) -> Sequence[Any]:

@@ -96,6 +96,8 @@ def diagnosis_cases() -> Iterator[Case]:
         ("a straggler that costs 25 % of a healthy step", 3, {2: 1.375}, 1),
         ("a slow link that costs 15 % of a healthy step", 3, {}, 1.45),
         ("a slow link that costs 25 % of a healthy step", 3, {}, 1.75),
+        ("a slow link that costs 22 % of a healthy step", 3, {}, 1.66),
+        ("a straggler, and four of nine steps slow on both ranks", 2, {1: 1.9}, 1),
         ("two of five ranks that compute in a tenth of the time", 5, {0: 0.1, 3: 0.1}, 1),
         ("ranks that are slow in turn", 4, {}, 1),
         ("rank 1 twice as slow", 2, {1: 2}, 1),
@@ -107,6 +109,8 @@ def diagnosis_cases() -> Iterator[Case]:
         transfer_s = 0.005 * np.array(transfer) * noise[1]
         if "first step" in label:
             compute_s[0, 1] += 0.3
+        if "slow on both" in label:
+            compute_s[5:] = 0.020 * noise[0, 5:]
         if "in turn" in label:
             compute_s[range(9), np.arange(9) % p] *= 5
         if "pause" in label:
@@ -544,14 +548,20 @@ def epoch_cases() -> Iterator[Case]:
         ]
         arguments = ((wraps.gradient, *normal(p, 4), batches[rank], 0.1, every) for rank in range(p))
         yield from both_dtypes(f"{counted(p, 'rank')}, {steps} steps, every {every}", *arguments)
+    of_ranks = []
+    for rank in range(2):
+        (params,) = normal(2, 4)
+        batches_of_rank = [tuple(normal([rank, step], (3, 4), 3)) for step in range(4)]
+        of_ranks.append((wraps.GradientOfModel(params), params, batches_of_rank, 0.1, 3))
+    yield Case("2 ranks, 4 steps, every 3, gradients of a model that holds `params`", tuple(of_ranks))
 
 
 def epoch_in_one_process(case: Case) -> Sequence[np.ndarray]:
-    gradient, start, first, lr, every = case.arguments[0]
+    _, start, first, lr, every = case.arguments[0]
     models = [start.astype(float)] * case.ranks
     for step in range(1, len(first) + 1):
         batches = [arguments[2][step - 1] for arguments in case.arguments]
-        models = [w - lr * gradient(w, *batch) for w, batch in zip(models, batches, strict=True)]
+        models = [w - lr * wraps.gradient(w, *batch) for w, batch in zip(models, batches, strict=True)]
         if step % every == 0 or step == len(first):
             models = [np.mean(models, axis=0)] * case.ranks
     return [w.astype(start.dtype) for w in models]

@@ -503,6 +503,7 @@ FUSION_CYCLE = Exercise(
                 SIZES,
                 8,
             ),
+            "1 rank": ([["dense", "conv2", "conv1"]], SIZES, 7),
             "2 ranks, none ready on both": ([["conv1"], ["conv3"]], LARGE_FIRST, 6),
             "3 ranks, the middle one without dense": (
                 [[*SIZES], [name for name in SIZES if name != "dense"], [*SIZES]],

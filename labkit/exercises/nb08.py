@@ -41,6 +41,9 @@ def weights_cases() -> Iterator[Case]:
     one_bit.view(np.uint32)[SIZE // 2] ^= 1
     exchanged[[1, 7]] = start[[7, 1]]
     with_nan[5] = np.nan
+    in_float64 = start.astype(float)
+    last_bit = in_float64.copy()
+    last_bit.view(np.uint64)[7] ^= 1
     for what, *weights in (
         ("equal weights", start),
         ("equal weights", start, start),
@@ -51,6 +54,7 @@ def weights_cases() -> Iterator[Case]:
         ("one bit different on rank 2", start, start, one_bit, start),
         ("two values exchanged on rank 2", start, start, exchanged, start),
         ("equal weights with a NaN", with_nan, with_nan, with_nan),
+        ("the last bit of a float64 value different on rank 1", in_float64, last_bit),
         ("two pairs of equal weights", start, one_bit, start, one_bit),
         ("equal weights", start, start, start, start),
     ):
@@ -271,7 +275,8 @@ def micro_batch_cases() -> Iterator[Case]:
         for rank, counts in enumerate(of_ranks):
             gradients = (1 + 2 * each.astype(dtype) for each in normal(rank, *[60] * len(counts)))
             pairs = MicroBatches(zip(gradients, counts, strict=True))
-            arguments.append((pairs, np.full(60, 7, dtype)))  # the 7s are to be overwritten
+            old = np.nan if len(of_ranks) == 4 else 7  # to be overwritten
+            arguments.append((pairs, np.full(60, old, dtype)))
         each = "; ".join("+".join(map(str, counts)) or "0" for counts in of_ranks)
         label = f"micro-batches of {each} samples on {counted(len(of_ranks), 'rank')}"
         yield Case(label, tuple(arguments))

@@ -42,7 +42,7 @@ def _may_be_added(arrays: Sequence[Any], result: Any) -> bool:
     are_arrays = all(isinstance(each, np.ndarray) and each.ndim for each in [*arrays, result])
     if not are_arrays or len({each.shape for each in arrays}) > 1 or result.shape[1:] != arrays[0].shape[1:]:
         return False
-    numbers = all(each.dtype.kind in "iuf" for each in [*arrays, result])
+    numbers = all(each.dtype.kind in "iuf" and np.isfinite(each).all() for each in [*arrays, result])
     return numbers and len(arrays) > 1 and len(arrays[0]) >= len(result) and result.size > len(arrays)
 
 
@@ -51,8 +51,6 @@ def _factors(
 ) -> tuple[int, np.ndarray] | None:
     """Return the first place at which a part of the arrays adds up to the result, and each array's factor."""
     goal = result.ravel().astype(float)
-    if not np.isfinite(goal).all():
-        return None
     for place in places:
         part = [each[place : place + len(result)].ravel().astype(float) for each in arrays]
         terms = np.stack(part, axis=1)

@@ -300,6 +300,17 @@ def gradient(params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return found
 
 
+class GradientOfModel:
+    """The same gradient of a model that holds its parameters itself, as the models of the notebooks do."""
+
+    def __init__(self, params: np.ndarray) -> None:
+        self.params = params
+
+    def __call__(self, params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return the gradient at the model's parameters. Shapes: params (n,), x (N, n), y (N,)."""
+        return gradient(self.params, x, y)
+
+
 def loss_and_gradient(params: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
     """Return the same model's loss, half the mean squared error, and its gradient."""
     return float(np.mean((x @ params - y) ** 2)) / 2, gradient(params, x, y)
