@@ -15,9 +15,10 @@ from types import ModuleType
 import pytest
 
 import labkit
+import mpiwatch
 
 ROOT = Path(labkit.__file__).parent.parent
-TOPS = ROOT / "mpiwatch", ROOT / "labkit"
+TOPS = Path(mpiwatch.__file__).parent, ROOT / "labkit"
 
 # From the bottom to the top. Modules beside the rooms (labkit/files.py …) import mpiwatch alone.
 ROOMS = [
@@ -41,7 +42,7 @@ ROOMS = [
 WITHOUT_MPI = ["nn", "data", "reports", "schedules", "hosts"]
 
 MODULES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    ".".join(path.relative_to(top.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for top in TOPS
     for path in top.rglob("*.py")
 }
@@ -128,7 +129,7 @@ def test_something_other_than_a_test_uses_every_module() -> None:
         *ROOT.glob("examples/*"),
     ]
     names: Counter[str] = Counter()  # in how many files each module is named
-    for path in [*MODULES.values(), ROOT / "pyproject.toml", *outside]:
+    for path in [*MODULES.values(), ROOT / "pyproject.toml", ROOT / "mpiwatch/pyproject.toml", *outside]:
         text = path.read_text()
         named = set(re.findall(r"\b(?:labkit|mpiwatch)(?:\.\w+)+", text))
         named |= imported(path) if path in FILES else set()

@@ -143,7 +143,8 @@ def look(folder: str, *files: str) -> None:
 
     name, version = MPI.get_vendor()
     code = hashlib.sha256()
-    for path in sorted(path for top in ("labkit", "mpiwatch") for path in (ROOT / top).rglob("*.py")):
+    packages = ROOT / "labkit", Path(launch.__file__).parent
+    for path in sorted(path for package in packages for path in package.rglob("*.py")):
         code.update(path.read_bytes())
     client, _, address, _ = (os.environ.get("SSH_CONNECTION") or f"{LOCAL} - {LOCAL} -").split()
     found: dict[str, Any] = {

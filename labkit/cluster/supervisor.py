@@ -1,9 +1,9 @@
 """The files of a cluster, and the supervisor that removes them when the cluster's controller or engines end.
 
-    python supervisor.py ROLE STARTER COMMAND [ARGUMENT …]
+    python supervisor.py FOLDER ROLE STARTER COMMAND [ARGUMENT …]
 
-runs COMMAND as mpiwatch.processes does. STARTER is the pid of the process that starts this program, and ROLE
-is one of
+runs COMMAND as mpiwatch.processes does. FOLDER is where mpiwatch is installed. STARTER is the pid of the
+process that starts this program, and ROLE is one of
 
 - `controller`: end with STARTER, and remove the files that describe the cluster;
 - `engines`: end with the cluster's controller, whichever process started the engines;
@@ -22,8 +22,9 @@ import subprocess
 import sys
 import time
 
-if __name__ == "__main__":  # run by path with -I -S, Python does not know where labkit is
+if __name__ == "__main__":  # run by path with -I -S, Python does not know where labkit and mpiwatch are
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    sys.path.append(sys.argv.pop(1))
 
 from labkit import forking
 from labkit.cluster.adapter import files
@@ -37,7 +38,8 @@ GRACE_S = {"controller": 2.0, "engines": 2.0, "job": 35.0}  # from SIGTERM to SI
 
 def supervised(role: str) -> list[str]:
     """Return the first words of a command line; the command that follows ends as its role says."""
-    return run_by_path(__file__, role, str(os.getpid()))
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(processes.__file__)))
+    return run_by_path(__file__, folder, role, str(os.getpid()))
 
 
 def cluster_files(profile_dir: str, cluster_id: str) -> dict[str, str]:

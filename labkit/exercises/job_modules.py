@@ -11,10 +11,13 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import labkit
+import mpiwatch
 from labkit.exercises.exercise import Case, Exercise
 
-SOURCES = Path(__file__).resolve().parents[2]
-PACKAGES = "labkit", "mpiwatch"
+SOURCES = {
+    package.__name__: Path(str(package.__file__)).resolve().parents[1] for package in (labkit, mpiwatch)
+}
 JOB = "labkit.exercises.job"
 EVERYTHING = "*"  # stands for all names of a module
 NOTHING = ""  # for none: the module itself is imported
@@ -51,25 +54,26 @@ def copy_modules(modules: Sequence[str], prelude: str, folder: Path) -> None:
         if path.name == "__init__.py":
             if name not in (NOTHING, EVERYTHING):
                 waiting.append((f"{module}.{name}", EVERYTHING))
-            waiting += _imports(_reduced(path, imported[module]))
+            waiting += _imports(_reduced(module, path, imported[module]))
         elif is_new:
             waiting += _imports(ast.parse(path.read_bytes()))
     for module, names in imported.items():
         path = _file_of(module)
         assert path is not None
-        copy = folder / path.relative_to(SOURCES)
+        copy = folder / path.relative_to(SOURCES[module.partition(".")[0]])
         copy.parent.mkdir(parents=True, exist_ok=True)
         if path.name == "__init__.py":
-            copy.write_text(ast.unparse(_reduced(path, names)))
+            copy.write_text(ast.unparse(_reduced(module, path, names)))
         else:
             copy.write_bytes(path.read_bytes())
 
 
 def _file_of(module: str) -> Path | None:
     """Return the file of a module of labkit or mpiwatch; None if there is no such module."""
-    if module.partition(".")[0] not in PACKAGES:
+    package = module.partition(".")[0]
+    if package not in SOURCES:
         return None
-    place = SOURCES.joinpath(*module.split("."))
+    place = SOURCES[package].joinpath(*module.split("."))
     for path in (place.with_suffix(".py"), place / "__init__.py"):
         if path.is_file():
             return path
@@ -90,10 +94,9 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield from ((alias.name, EVERYTHING) for alias in node.names)
 
 
-def _reduced(path: Path, names: set[str]) -> ast.Module:
+def _reduced(package: str, path: Path, names: set[str]) -> ast.Module:
     """Return the lines of a package that import these names of it; all lines if those do not suffice."""
     tree = ast.parse(path.read_bytes())
-    package = ".".join(path.parent.relative_to(SOURCES).parts)
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module != "__future__"]
     known = {alias.asname or alias.name for node in imports for alias in node.names}
     others = names - known - {NOTHING, EVERYTHING}

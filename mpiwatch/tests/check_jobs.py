@@ -9,9 +9,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.conftest import started
+from jobs import started
 
-HERE = Path(__file__).parent
+PROGRAM = Path(__file__).with_name("run_checks.py")
 DEADLINE_S = 60.0  # for one check; none takes more than a few seconds on an idle machine
 
 
@@ -25,10 +25,13 @@ def checks_in(files: Sequence[Path]) -> list[str]:
     ]
 
 
-def run_checks(p: int, checks: Sequence[str], deadline_s: float = DEADLINE_S) -> dict[str, str]:
+def run_checks(
+    p: int, checks: Sequence[str], deadline_s: float = DEADLINE_S, program: Path = PROGRAM
+) -> dict[str, str]:
     """Run the checks on p ranks; return what went wrong, rank by rank, for those that failed.
 
-    One job runs all of them. A check that the ranks cannot leave ends it; a new one runs the checks after it.
+    `program` is run_checks.py, or one that prepares the ranks and calls its `main`. One job runs all
+    of them. A check that the ranks cannot leave ends it; a new one runs the checks after it.
     """
     faults: dict[str, str] = {}
     while checks:
@@ -36,7 +39,7 @@ def run_checks(p: int, checks: Sequence[str], deadline_s: float = DEADLINE_S) ->
         with tempfile.TemporaryDirectory(prefix="labkit-checks-", dir=parent) as name:
             folder = Path(name)
             (folder / "todo").write_text("\n".join(checks))
-            with started(p, HERE / "run_checks.py", folder, str(deadline_s)) as job:
+            with started(p, program, folder, str(deadline_s)) as job:
                 output, _ = job.communicate()
             of_ranks = [_states(folder, rank) for rank in range(p)]
         ending = f"the job ended with exit status {job.returncode}:\n{output}"

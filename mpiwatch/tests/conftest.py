@@ -1,15 +1,36 @@
-"""A flight recorder without ranks, for tests of what it holds and of the reports made from it."""
+"""The tests of mpiwatch need mpi4py, NumPy, psutil and pytest, and an MPI; nothing of the lab."""
 
 from __future__ import annotations
 
 import glob
 import math
 import os
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import mpi4py
 import pytest
 
+import jobs
 from mpiwatch.recorder import FlightRecorder
+
+# No test process is an MPI process: modules that it imports may load MPI, but must not initialise it.
+mpi4py.rc.initialize = False
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "thorough: a further case of what other tests find faster")
+
+
+@pytest.fixture(scope="session", name="run")
+def _run() -> Callable[..., subprocess.CompletedProcess[str]]:
+    return jobs.run
+
+
+@pytest.fixture(scope="session")
+def programs() -> Path:
+    return jobs.PROGRAMS
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Programs that know nothing of the lab, run by `labkit run` and `python -m mpiwatch`."""
+"""Programs that know nothing of mpiwatch, run by `mpiwatch -n 3` and `python -m mpiwatch`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from typing import Any
 
 import pytest
 
+from jobs import kill_tree, thorough, wait_until
 from mpiwatch import HANG_EXIT_CODE
 from mpiwatch.launch import Options, command_line, parse
 from mpiwatch.processes import alive
 from mpiwatch.program import Parent
-from tests.cluster_fixtures import wait_until
-from tests.conftest import kill_tree, thorough
-from tests.programs import random_programs
+from programs import random_programs
 
-LABKIT = [sys.executable, "-m", "labkit", "run"]
+WATCHED = [sys.executable, "-m", "mpiwatch"]
 LIMIT_S = 300.0  # for a job that hangs although it should not
 P = 3
 # Open MPI leaves the shared memory of a rank that no mpiexec has started, whatever the program does.
@@ -66,7 +65,7 @@ def test_a_report_names_the_programs_line_and_the_helpers(tmp_path: Path) -> Non
     path.write_text(
         "from mpi4py import MPI\nimport dist\nif MPI.COMM_WORLD.rank:\n    dist.meet(MPI.COMM_WORLD)\n"
     )
-    said = run(*LABKIT, "-n", P, path, code=HANG_EXIT_CODE)
+    said = run(*WATCHED, "-n", P, path, code=HANG_EXIT_CODE)
     assert "at program.py line 4: `dist.meet(MPI.COMM_WORLD)` via dist.py line 3: `comm.Barrier()`" in said, (
         said
     )
@@ -147,7 +146,7 @@ def test_the_rank_that_ends_is_named(program: Any, tmp_path: Path, fault: str, c
         f"if comm.rank == 1:\n    {fault}\nprint('printed', flush=False)\ncomm.Barrier()\n"
     )
     file = tmp_path / "report.json"
-    said = run(*LABKIT, "-n", P, "--deadline", 1, "--json", file, path, code=code)
+    said = run(*WATCHED, "-n", P, "--deadline", 1, "--json", file, path, code=code)
     assert cause in said
     if cause:
         assert said.count("printed") == P - 1, said  # although it was still in a buffer
@@ -164,7 +163,7 @@ def test_a_rank_in_a_loop_is_reported_with_its_line(tmp_path: Path) -> None:
         "from mpi4py import MPI\ncomm = MPI.COMM_WORLD\n"
         "if comm.rank == 1:\n    while True: x = 1 | 2\nif comm.rank != 2:\n    comm.Barrier()\n"
     )
-    said = run(*LABKIT, "--strict", "-n", P, path, code=86)
+    said = run(*WATCHED, "--strict", "-n", P, path, code=86)
     assert "rank 1 never joined #1: it is at größe | 🙂.py line 4: `while True: x = 1 | 2`" in said
 
 
@@ -184,7 +183,7 @@ def test_a_call_with_more_than_its_array_holds_is_an_error_and_no_rank_hangs(
         "n = 9 if comm.rank == 1 else 4\nx, y, z = np.zeros(4), np.zeros(4), np.zeros(4 * comm.size)\n"
         f"{call}\n"
     )
-    output = run(*LABKIT, *mode, "-n", P, "--deadline", 5, path, code=None)
+    output = run(*WATCHED, *mode, "-n", P, "--deadline", 5, path, code=None)
     assert f"ValueError: rank 1: {name} was given 9 × " in output
     assert "a buffer that holds 32 bytes (4 float64)" in output
 
@@ -192,7 +191,7 @@ def test_a_call_with_more_than_its_array_holds_is_an_error_and_no_rank_hangs(
 def test_exit_codes_of_a_program_without_a_fault_are_kept(program: Any, tmp_path: Path) -> None:
     path = program("import sys\nfrom mpi4py import MPI\nsys.exit(7 * (MPI.COMM_WORLD.rank == 1))")
     file = tmp_path / "report.json"
-    assert "rank" not in run(*LABKIT, "-n", P, "--json", file, path, code=7)
+    assert "rank" not in run(*WATCHED, "-n", P, "--json", file, path, code=7)
     content = json.loads(file.read_text())
     assert [content[key] for key in ("exit_code", "exit_codes", "report")] == [7, [0, 7, 0], None]
 
@@ -205,7 +204,7 @@ UNCONNECTED = (  # without these variables, MPI does not find the launcher
 
 
 def test_worlds_of_one_rank_are_refused(program: Any) -> None:
-    said = run(*LABKIT, "-n", P, program(UNCONNECTED), code=2)
+    said = run(*WATCHED, "-n", P, program(UNCONNECTED), code=2)
     assert f"has started {P} processes, but each is an MPI world of one rank" in said
     assert said.count("python -m mpiwatch:") == 1 and "has run" not in said
 
@@ -220,7 +219,6 @@ def test_worlds_of_one_rank_are_refused_under_srun(
     said = run(sys.executable, "-m", "mpiwatch", program(UNCONNECTED), code=2)
     assert ("`srun --mpi=none` has started 3 processes" in said) == (rank == 0), said
     assert "has run" not in said
-    assert "Replace `labkit run` by `python -m mpiwatch`" in run(*LABKIT, program(UNCONNECTED), code=2)
 
 
 @pytest.mark.parametrize("last", [6, thorough(46)])
@@ -230,13 +228,13 @@ def test_random_programs_without_a_fault_run_without_a_report(tmp_path: Path, la
     files = [tmp_path / f"{seed}.py" for seed in range(last)]
     for seed, file in enumerate(files):
         file.write_text(random_programs.programs(seed, P, 1.0)[0].source)
-    assert run(*LABKIT, "-n", P, "--deadline", 1, tmp_path / "all.py", *files) == ""
+    assert run(*WATCHED, "-n", P, "--deadline", 1, tmp_path / "all.py", *files) == ""
 
 
 @pytest.mark.parametrize("seed", [3, 8, *map(thorough, (5, 6, *range(14, 28)))])
 def test_a_fault_in_a_random_program_is_reported_with_its_rank(program: Any, seed: int) -> None:
     _, faulty, culprit = random_programs.programs(seed, P, 1.0)
-    said = run(*LABKIT, "-n", P, "--deadline", 1, program(faulty.source), code=86)
+    said = run(*WATCHED, "-n", P, "--deadline", 1, program(faulty.source), code=86)
     assert random_programs.is_named(culprit, said), f"{faulty}, rank {culprit}: {said}"
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from jobs import PROGRAMS, run, thorough
 from mpiwatch import HANG_EXIT_CODE, processes
 from mpiwatch.machines import Hub, Relay
 from mpiwatch.program import Parent
 from mpiwatch.watchdog import Watchdog
-from tests.conftest import PROGRAMS, run, thorough
 
 P, DEADLINE_S, LIMIT_S = 2, 2, 90
 AT_ONCE = 3  # jobs

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from jobs import thorough
 from mpiwatch import FLIGHT_RECORDER, HANG_EXIT_CODE, processes
-from tests.conftest import thorough
 
 # Imported by every Python that starts: no module but these and the standard library's can be imported.
 ONLY = """

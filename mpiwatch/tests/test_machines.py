@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from jobs import wait_until
 from mpiwatch import machines
 from mpiwatch.machines import (
     MOST_WAITING_BYTES,
@@ -45,7 +46,6 @@ from mpiwatch.recorder import (
     write_request,
 )
 from mpiwatch.report import Activity, Mismatch, Reason, Report, render
-from tests.cluster_fixtures import wait_until
 
 MACHINES = [0, 0, 1, 1]  # of ranks 0 to 3
 

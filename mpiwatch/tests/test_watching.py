@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import thorough
-from tests.corpus.program import Program
-from tests.corpus.run_corpus import run as run_corpus
-from tests.programs import random_programs
-from tests.programs.random_programs import FAULTS
+from corpus.program import Program
+from corpus.run_corpus import run as run_corpus
+from jobs import thorough
+from programs import random_programs
+from programs.random_programs import FAULTS
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

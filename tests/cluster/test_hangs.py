@@ -14,9 +14,7 @@ import psutil
 import pytest
 from mpi4py import MPI
 
-from tests.cluster_fixtures import Kernel, Start, World, wait_until
-from tests.conftest import thorough
-from tests.mpiwatch.hang_cases import (
+from tests.cluster.hang_cases import (
     GROUP,
     HANGS,
     POLLS_BETWEEN,
@@ -26,6 +24,8 @@ from tests.mpiwatch.hang_cases import (
     WINDOW,
     WORKING,
 )
+from tests.cluster_fixtures import Kernel, Start, World, wait_until
+from tests.conftest import thorough
 
 pytestmark = pytest.mark.clusters
 

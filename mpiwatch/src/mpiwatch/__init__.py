@@ -4,6 +4,8 @@
 `mpiwatch.waiting.HangError`.
 """
 
+__version__ = "0.1.0"
+
 __all__ = ["FLIGHT_RECORDER", "HANG_EXIT_CODE", "STRICT_EXIT_CODE", "libraries", "wrappers"]
 
 HANG_EXIT_CODE = 86  # of an engine or a program that ends because of a hang

@@ -41,7 +41,7 @@ MEMBERS_BYTES = 128
 # A report in JSON never needs more: JSON writes a byte of text as at most 6 characters ("\u0001"), so the
 # place, the error, the failed call, the purpose, the origin, the rival and the host of a rank take at most
 # 6 * 1915, and each of its 32 calls takes 6 * 94 for three names and less than 500 for the rest: 46,000 in
-# all. A test fills every field: see tests/mpiwatch/test_recorder.py.
+# all. A test fills every field: see tests/test_recorder.py.
 REPORT_BYTES_PER_RANK = 48 << 10
 
 # A word, from the top: 8 bits epoch, 36 bits number of the call (more than a program makes in a day), 1 bit

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import CountingComm
 from mpiwatch import library_calls
 from mpiwatch.communicators import WatchedComm
 from mpiwatch.library_calls import NOTED, NotedCartcomm, NotedIntracomm, main_thread
+from mpiwatch.wrapper import CommWrapper
 
 
 def seen_in(call: Callable[[MPI.Op], object]) -> list[str]:
@@ -33,6 +33,10 @@ def seen_in(call: Callable[[MPI.Op], object]) -> list[str]:
     return seen
 
 
+class Wrapped(CommWrapper):
+    """A communicator around another one, as a library derives it."""
+
+
 class Derived(NotedIntracomm):
     """As a program derives a class from `MPI.Intracomm`."""
 
@@ -44,7 +48,7 @@ class Derived(NotedIntracomm):
 def check_a_call_is_noted_for_as_long_as_it_lasts(comm: MPI.Intracomm) -> None:
     sent, received = np.array([comm.rank]), np.zeros(1, np.int64)
     names: set[str] = set()
-    kinds = NotedIntracomm, WatchedComm, CountingComm
+    kinds = NotedIntracomm, WatchedComm, Wrapped
     for kind in kinds:
         names |= {*seen_in(lambda op, kind=kind: kind(comm).Allreduce(sent, received, op))}  # type: ignore[misc]
     names |= {*seen_in(lambda op: Derived(comm).total(comm.rank, op))}

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tests.corpus.program import CALL, GLOBAL, INVALID, LOCAL, PARAMETER, REQUEST, Program, by_rank
+from corpus.program import CALL, GLOBAL, INVALID, LOCAL, PARAMETER, REQUEST, Program, by_rank
 
 N = "N = 10\nbuf, other = np.zeros(N, 'i'), np.zeros(N, 'i')\nhalf = np.zeros(N // 2, 'i')\n"
 READS = "a program that reads a buffer leaves no trace"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.corpus.messages import NOT_READ
-from tests.corpus.program import BUFFERING, CALL, INVALID, LOCAL, PARAMETER, REQUEST, Program, by_rank, same
+from corpus.messages import NOT_READ
+from corpus.program import BUFFERING, CALL, INVALID, LOCAL, PARAMETER, REQUEST, Program, by_rank, same
 
 # Name -> the call; on two ranks, these arrays are large enough for all of them.
 BLOCKING = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.corpus.program import (
+from corpus.program import (
     BUFFERING,
     CALL,
     LOCAL,

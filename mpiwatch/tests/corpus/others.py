@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.corpus.messages import NOT_READ
-from tests.corpus.program import (
+from corpus.messages import NOT_READ
+from corpus.program import (
     CALL,
     GLOBAL,
     INVALID,

@@ -1,4 +1,4 @@
-"""Run the corpus in strict mode and print the table: python -m tests.corpus.run_corpus [--help].
+"""Run the corpus in strict mode and print the table: python -m corpus.run_corpus [--help].
 
 A job runs several programs like cells of a notebook: a hang or an error ends one of them, and the ranks
 continue with the next (see several.py). If a rank is stuck inside MPI, the watchdog ends the job, and a new
@@ -25,10 +25,10 @@ from typing import Any
 import mpi4py
 import numpy as np
 
+from corpus import after_corrbench, collectives, messages, others
+from corpus.program import CATEGORIES, Program
 from mpiwatch import HANG_EXIT_CODE
 from mpiwatch.launch import mpiexec, settings
-from tests.corpus import after_corrbench, collectives, messages, others
-from tests.corpus.program import CATEGORIES, Program
 
 HERE = Path(__file__).parent
 DEADLINE_S = 1.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.corpus.program import CATEGORIES, Program
-from tests.corpus.run_corpus import Outcome, corpus, run, table
+from corpus.program import CATEGORIES, Program
+from corpus.run_corpus import Outcome, corpus, run, table
 
 # Programs that finish, and what strict mode reports; empty for no report.
 ENDING = {

@@ -12,8 +12,6 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import run
-from labkit.schedules import ring_allreduce
 from mpiwatch.communicators import resume, watch
 from mpiwatch.waiting import HangError
 
@@ -44,11 +42,6 @@ def mismatch_on_one_machine() -> None:
         half.Allreduce(np.ones(3 + rank), np.ones(3 + rank))
 
 
-def missing_in_schedule() -> None:
-    if rank != last:
-        run(world, ring_allreduce(size), np.ones(10))
-
-
 def nothing() -> None:
     """Check that all of these calls work, however late a rank is."""
     x = np.ones(3)
@@ -61,7 +54,6 @@ def nothing() -> None:
     made = odd.Dup()
     assert made.allreduce(1) == odd.size
     made.Free()
-    run(world, ring_allreduce(size), x)
     assert x[0] > 1
     left, right = (rank - 1) % size, (rank + 1) % size
     assert world.sendrecv(rank, right, sendtag=5, source=left, recvtag=5) == left
@@ -72,7 +64,6 @@ for fault in (
     missing_send,
     missing_on_one_machine,
     mismatch_on_one_machine,
-    missing_in_schedule,
     nothing,
 ):
     said = ""

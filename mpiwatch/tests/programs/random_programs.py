@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from textwrap import indent
 
-from tests.corpus.program import Program
+from corpus.program import Program
 
 MAKE = "dup, half = comm.Dup(), comm.Split(comm.rank % 2, comm.rank)\n"
 FREE = "half.Free()\ndup.Free()\n"
