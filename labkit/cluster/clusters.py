@@ -29,8 +29,8 @@ from labkit.cluster.adapter import files, launchers
 from labkit.cluster.engine_lock import EngineLock
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.supervisor import cluster_files
+from labkit.text import counted
 from mpiwatch.processes import alive, remove
-from mpiwatch.report import counted
 
 DEFAULT_PROFILE = "mpi"
 SETTINGS = "ipcluster_config.py"

@@ -27,8 +27,8 @@ from labkit.cluster.live_view import NONINTERACTIVE
 from labkit.cluster.magics import activate
 from labkit.cluster.ranks import Ranks, kill_engines, wait_until
 from labkit.cluster.supervisor import cluster_files, exits_in
+from labkit.text import counted, ranks_phrase
 from labkit.units import duration
-from mpiwatch.report import counted, ranks_phrase
 
 POLL_S = 0.02
 ANSWER_S = 5.0  # for an idle engine to answer; it takes milliseconds

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mpiwatch.report import wrapped
+from labkit.text import wrapped
 
 
 class ShownError(BaseException):

@@ -12,8 +12,8 @@ from ipyparallel.error import RemoteError, TaskAborted
 
 from labkit.cluster.adapter import client
 from labkit.cluster.errors import CellFailed, CellHung
+from labkit.text import ranks_phrase
 from mpiwatch.places import one_line
-from mpiwatch.report import ranks_phrase
 
 CONSEQUENCES = (
     "HangError",

@@ -23,9 +23,10 @@ from labkit.cluster.failures import Failure, failures, hang_report, leftover_lin
 from labkit.cluster.slurm import Job
 from labkit.cluster.supervisor import cluster_files, exits_in
 from labkit.guard import Guard, note_in_log
+from labkit.text import ranks_phrase
 from mpiwatch import HANG_EXIT_CODE
 from mpiwatch.recorder import FlightRecorder
-from mpiwatch.report import Reason, Report, ranks_phrase, render
+from mpiwatch.report import Reason, Report, render
 from mpiwatch.snapshot import take_snapshot
 
 ADVICE = (

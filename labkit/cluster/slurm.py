@@ -30,8 +30,8 @@ from platformdirs import user_config_path
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.supervisor import cluster_files, exits_in, files_of_this_cluster
 from labkit.files import atomic_write
+from labkit.text import ranks_phrase
 from mpiwatch import launch
-from mpiwatch.report import ranks_phrase
 
 if TYPE_CHECKING:
     import ipyparallel as ipp

@@ -36,9 +36,9 @@ from labkit.cluster.adapter.files import PROFILE_DIR, cluster_id_of
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.supervisor import cluster_files, files_of_this_cluster
 from labkit.hosts.mpi import command, unquoted_prefix
+from labkit.text import counted, ranks_phrase
 from mpiwatch import launch
 from mpiwatch.processes import die_with_parent, end_signal
-from mpiwatch.report import counted, ranks_phrase
 
 if TYPE_CHECKING:
     import ipyparallel as ipp

@@ -8,7 +8,6 @@ ranks is as short as one of four. It begins with the phrases that messages share
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum, auto
@@ -16,11 +15,6 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 # Phrases that messages share
-
-COLUMNS = 100  # of a line on a notebook's page: JupyterLab breaks longer ones in the middle of a word
-_QUOTED = re.compile(r"`[^`]*`")
-_WORD = re.compile(r"(?:[^\s`]|`[^`]*`|`)+")  # what stands in backticks is part of a word
-_COLUMNS_OF_A_TABLE = re.compile(r"\S {2,}\S")
 
 
 def counted(number: int, noun: str) -> str:
@@ -47,27 +41,6 @@ def runs(numbers: Collection[int]) -> list[list[int]]:
         else:
             found.append([number])
     return found
-
-
-def wrapped(message: str, columns: int = COLUMNS) -> str:
-    """Return a message with its long lines broken between words, not inside backticks if they fit a line.
-
-    A continuation line is indented as its line. The rows of a hang report's table stay as they are.
-    """
-    return "\n".join(part for line in message.split("\n") for part in _wrapped_line(line, columns))
-
-
-def _wrapped_line(line: str, columns: int) -> list[str]:
-    indent = line[: len(line) - len(line.lstrip())]
-    if len(line) <= columns or _COLUMNS_OF_A_TABLE.search(_QUOTED.sub("", line)):
-        return [line]
-    parts = [indent]
-    for word in _WORD.findall(line):
-        for each in [word] if len(indent + word) <= columns else word.split(" "):
-            if parts[-1] != indent and len(parts[-1]) + 1 + len(each) > columns:
-                parts.append(indent)
-            parts[-1] += " " * (parts[-1] != indent) + each
-    return parts
 
 
 # The names of calls
