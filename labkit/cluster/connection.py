@@ -78,7 +78,7 @@ def connect(
     - `restart`: end the engines that are there, even those that do not respond, and start new ones.
     - `deadline_s`: how long a rank waits in a call of `comm` before it reports a hang, in seconds.
     - `strict`: let each send wait for its receive, compare messages with their receives, and list at the end
-      of a cell what it has left behind (see docs/strict.md). Strict mode lasts until the engines end.
+      of a cell what it has left behind: mpiwatch/docs/strict.md. Strict mode lasts until the engines end.
     - `timeout`: how long to wait for the engines, in seconds.
 
     Raise `labkit.hosts.HostsError` if the profile is `hosts` and fewer than `n` hosts are up, and

@@ -25,9 +25,8 @@ from labkit.cluster.supervisor import cluster_files, exits_in
 from labkit.guard import Guard, note_in_log
 from labkit.text import ranks_phrase
 from mpiwatch import HANG_EXIT_CODE
-from mpiwatch.recorder import FlightRecorder
 from mpiwatch.report import Reason, Report, render
-from mpiwatch.snapshot import take_snapshot
+from mpiwatch.sessions import FlightRecorder, take_snapshot
 
 ADVICE = (
     "Run the cell with `connect()` again: it starts new engines and lists the cells to run again, "

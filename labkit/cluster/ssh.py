@@ -129,7 +129,7 @@ def before_controller(cluster: ipp.Cluster) -> list[str]:
 
     environment = launchers.environment_of_engines(cluster)
     machines = last_look({**os.environ, **environment}, cluster.n)
-    environment[MACHINES] = json.dumps(machines)
+    environment |= {MACHINES: json.dumps(machines), launch.SEVERAL_MACHINES: "1"}
     # Engines connect from other machines, and notebooks from this one.
     return [f"--IPController.engine_ip={machines['where']['address']}"]
 

@@ -35,8 +35,8 @@ from labkit.exercises.launching import EXTRA_S, FORKED, START_S, clean_environme
 from labkit.exercises.limits import set_readable
 from labkit.guard import Guard, note_in_log
 from labkit.text import COLUMNS, counted, wrapped
-from mpiwatch.places import is_cell
 from mpiwatch.processes import supervised
+from mpiwatch.sessions import is_cell
 
 JUDGE = "labkit.exercises.judge"
 STEPS = ("_forks",)  # of a check: an error in one of these functions does not keep its verdict

@@ -1,4 +1,4 @@
-"""Copies of the modules of labkit and mpiwatch that a job in a sandbox imports. It sees no others.
+"""Copies of mpiwatch, and of those modules of labkit that a job in a sandbox imports. It sees no others.
 
 The others hold the references, and functions that do an exercise by themselves.
 """
@@ -8,16 +8,15 @@ from __future__ import annotations
 import ast
 import pickle
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import labkit
 import mpiwatch
 from labkit.exercises.exercise import Case, Exercise
 
-SOURCES = {
-    package.__name__: Path(str(package.__file__)).resolve().parents[1] for package in (labkit, mpiwatch)
-}
+SOURCES = Path(__file__).resolve().parents[2]
+PACKAGE = "labkit"
 JOB = "labkit.exercises.job"
 EVERYTHING = "*"  # stands for all names of a module
 NOTHING = ""  # for none: the module itself is imported
@@ -27,15 +26,15 @@ def copy_for_job(exercise: Exercise, cases: Sequence[Case], folder: Path) -> Non
     """Copy to a folder what a job of this exercise imports."""
     # The job begins with its own program and with what the exercise gives it: pickles hold modules' names.
     pickled = pickle.dumps((list(cases), exercise.wrap, exercise.digest))
-    names = {name.decode() for name in re.findall(rb"(?:labkit|mpiwatch)(?:\.\w+)+", pickled)}
+    names = {name.decode() for name in re.findall(rb"labkit(?:\.\w+)+", pickled)}
     names.add(JOB)
-    if exercise.on_ranks:
-        names.add("mpiwatch.__main__")
     copy_modules(sorted(names), exercise.prelude, folder)
+    package = Path(mpiwatch.__file__).parent
+    shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def copy_modules(modules: Sequence[str], prelude: str, folder: Path) -> None:
-    """Copy these modules, and all of labkit and mpiwatch that they and the prelude import, to a folder.
+    """Copy these modules, and all of labkit that they and the prelude import, to a folder.
 
     Of a package, what no other module imports from it stays behind.
     """
@@ -54,26 +53,25 @@ def copy_modules(modules: Sequence[str], prelude: str, folder: Path) -> None:
         if path.name == "__init__.py":
             if name not in (NOTHING, EVERYTHING):
                 waiting.append((f"{module}.{name}", EVERYTHING))
-            waiting += _imports(_reduced(module, path, imported[module]))
+            waiting += _imports(_reduced(path, imported[module]))
         elif is_new:
             waiting += _imports(ast.parse(path.read_bytes()))
     for module, names in imported.items():
         path = _file_of(module)
         assert path is not None
-        copy = folder / path.relative_to(SOURCES[module.partition(".")[0]])
+        copy = folder / path.relative_to(SOURCES)
         copy.parent.mkdir(parents=True, exist_ok=True)
         if path.name == "__init__.py":
-            copy.write_text(ast.unparse(_reduced(module, path, names)))
+            copy.write_text(ast.unparse(_reduced(path, names)))
         else:
             copy.write_bytes(path.read_bytes())
 
 
 def _file_of(module: str) -> Path | None:
-    """Return the file of a module of labkit or mpiwatch; None if there is no such module."""
-    package = module.partition(".")[0]
-    if package not in SOURCES:
+    """Return the file of a module of labkit; None if there is no such module."""
+    if module.partition(".")[0] != PACKAGE:
         return None
-    place = SOURCES[package].joinpath(*module.split("."))
+    place = SOURCES.joinpath(*module.split("."))
     for path in (place.with_suffix(".py"), place / "__init__.py"):
         if path.is_file():
             return path
@@ -94,9 +92,10 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield from ((alias.name, EVERYTHING) for alias in node.names)
 
 
-def _reduced(package: str, path: Path, names: set[str]) -> ast.Module:
+def _reduced(path: Path, names: set[str]) -> ast.Module:
     """Return the lines of a package that import these names of it; all lines if those do not suffice."""
     tree = ast.parse(path.read_bytes())
+    package = ".".join(path.parent.relative_to(SOURCES).parts)
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module != "__future__"]
     known = {alias.asname or alias.name for node in imports for alias in node.names}
     others = names - known - {NOTHING, EVERYTHING}

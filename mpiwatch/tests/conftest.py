@@ -13,6 +13,7 @@ import mpi4py
 import pytest
 
 import jobs
+from mpiwatch import packages
 from mpiwatch.recorder import FlightRecorder
 
 # No test process is an MPI process: modules that it imports may load MPI, but must not initialise it.
@@ -21,6 +22,12 @@ mpi4py.rc.initialize = False
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "thorough: a further case of what other tests find faster")
+
+
+@pytest.fixture(autouse=True)
+def no_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports advise what mpiwatch itself can do, whatever else this process has imported."""
+    monkeypatch.setattr(packages, "advice", packages.Advice())
 
 
 @pytest.fixture(scope="session", name="run")

@@ -23,7 +23,7 @@ from zlib import crc32
 from mpi4py import MPI
 from numpy import ndarray
 
-import mpiwatch
+from mpiwatch import packages
 from mpiwatch.arguments import (
     BLOCK,
     COUNTS,
@@ -226,7 +226,7 @@ class Channel:
         """
         self.watch.check_process()
         last, self.caller = sys._current_frames().get(self.caller), caller
-        while last is not None and last.f_globals.get("__name__", "").startswith(tuple(mpiwatch.libraries)):
+        while last is not None and last.f_globals.get("__name__", "").startswith(tuple(packages.libraries)):
             comm = last.f_locals.get("self")
             if last.f_globals["__name__"] == __name__ and getattr(comm, "_channel", None) is self:
                 self._report(Reason.THREADS, 0.0)
@@ -286,7 +286,7 @@ def caller() -> FrameType:
 
 def outside_wrappers(frame: FrameType) -> FrameType:
     """Return this frame, or the first one above it that is not a wrapper's."""
-    wrappers = tuple(mpiwatch.wrappers)
+    wrappers = tuple(packages.wrappers)
     while frame.f_back and frame.f_globals.get("__name__", "").startswith(wrappers):
         frame = frame.f_back
     return frame

@@ -113,7 +113,7 @@ def here() -> str:
 
 
 def is_own_call() -> bool:
-    """Return whether the program itself has made this call, rather than the lab for its own use."""
+    """Return whether the program itself has made this call, rather than a library for its own use."""
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").startswith("mpiwatch"):
         frame = frame.f_back

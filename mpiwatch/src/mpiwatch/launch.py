@@ -28,12 +28,31 @@ from mpiwatch import FLIGHT_RECORDER, HANG_EXIT_CODE
 from mpiwatch.output import check_writable, destination, remove, write_whole
 from mpiwatch.processes import LINUX, SHM, is_mpich, print_error, supervised, without_job
 
+__all__ = [
+    "DEADLINE_S",
+    "ONE_THREAD",
+    "OPEN_MPI",
+    "OVERSUBSCRIBE",
+    "SEVERAL_MACHINES",
+    "Options",
+    "SettingError",
+    "command_line",
+    "lack_of_shared_memory",
+    "launcher_of_ranks",
+    "mpiexec",
+    "node_name",
+    "one_machine",
+    "refuse_world_of_one",
+    "run",
+    "settings",
+]
+
 # One BLAS thread per rank: ranks that each start a thread per core slow each other down.
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 
 OVERSUBSCRIBE = "PRTE_MCA_rmaps_default_mapping_policy"
 OPEN_MPI = {
-    # A waiting rank yields its core to a rank that computes: a lab has more ranks than cores.
+    # A waiting rank yields its core to a rank that computes: there may be more ranks than cores.
     "OMPI_MCA_mpi_yield_when_idle": "1",
     # Shared-memory windows need no network; this component prints a complaint where it finds none.
     "OMPI_MCA_osc": "^ucx",
@@ -49,11 +68,10 @@ OPEN_MPI = {
 ONE_MACHINE = {"UCX_TLS": "sm,self", "OMPI_MCA_btl": "sm,self", "FI_TCP_IFACE": "lo"}
 # Variables that a user sets in order to choose the transport, by their first letters.
 TRANSPORT = "UCX_", "FI_", "OMPI_MCA_btl", "OMPI_MCA_pml"
-# Variables with which mpiexec starts ranks on several machines: files of hosts, and the lab's own.
-SEVERAL_MACHINES = {
-    *("LABKIT_HOSTS_TOKEN", "LABKIT_MACHINES"),
-    *("HYDRA_HOST_FILE", "PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile"),
-}
+# Variables with which mpiexec starts ranks on several machines: files of hosts, and ours, for programs that
+# start mpiexec and name the hosts in another way.
+SEVERAL_MACHINES = "MPIWATCH_SEVERAL_MACHINES"
+FILES_OF_HOSTS = "HYDRA_HOST_FILE", "PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile"
 
 
 def one_machine(environment: Mapping[str, str] = os.environ, *, spawns: bool = False) -> dict[str, str]:
@@ -64,7 +82,8 @@ def one_machine(environment: Mapping[str, str] = os.environ, *, spawns: bool = F
     for that.
     """
     has_chosen = any(name.startswith(TRANSPORT) for name in environment)
-    if not LINUX or has_chosen or not SEVERAL_MACHINES.isdisjoint(environment):
+    are_several = any(name in environment for name in (SEVERAL_MACHINES, *FILES_OF_HOSTS))
+    if not LINUX or has_chosen or are_several:
         return {}
     return {name: value for name, value in ONE_MACHINE.items() if not (spawns and name.startswith("OMPI"))}
 

@@ -34,7 +34,7 @@ from mpi4py.MPI import Message as RawMessage
 from mpi4py.MPI import Topocomm as RawTopocomm
 from mpi4py.MPI import Win as RawWin
 
-import mpiwatch
+from mpiwatch import packages
 
 # Calls of these names return at once: non-blocking and persistent ones, and those that look something up.
 AT_ONCE = re.compile(
@@ -102,7 +102,7 @@ def live_objects() -> list[tuple[Any, Live]]:
 
 def is_of_library(frame: FrameType) -> bool:
     """Return whether a frame belongs to mpiwatch or a library on top of it, and not to the program."""
-    return frame.f_globals.get("__name__", "").startswith(tuple(mpiwatch.libraries))
+    return frame.f_globals.get("__name__", "").startswith(tuple(packages.libraries))
 
 
 class MainThread:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import BinaryIO
 
-import mpiwatch
+from mpiwatch import packages
 from mpiwatch.recorder import FILE_BYTES, fit
 
 MAX_LINE_CHARACTERS = 80
@@ -30,8 +30,8 @@ Frames = Sequence[tuple[str, int]]  # file and line, innermost first
 
 
 def own_folders() -> tuple[str, ...]:
-    """Return the folders of this package and of the libraries on top of it: see `mpiwatch.libraries`."""
-    modules = (sys.modules.get(name) for name in mpiwatch.libraries)
+    """Return the folders of this package and of the libraries on top of it: see mpiwatch.packages."""
+    modules = (sys.modules.get(name) for name in packages.libraries)
     return tuple(
         os.path.dirname(module.__file__) + os.sep for module in modules if module and module.__file__
     )

@@ -44,6 +44,33 @@ if __name__ == "__main__":  # run by path with -I -S, Python does not know where
 from mpiwatch import FLIGHT_RECORDER
 from mpiwatch.guard import Guard
 
+__all__ = [
+    "GRACE_S",
+    "LINUX",
+    "PR_SET_PDEATHSIG",
+    "SHM",
+    "STEPS",
+    "STOP_SIGNALS",
+    "alive",
+    "child_ends",
+    "cores",
+    "descendants",
+    "die_with_parent",
+    "die_with_proxy",
+    "end_signal",
+    "forgotten_segments",
+    "is_mpich",
+    "parent_of",
+    "print_error",
+    "remove",
+    "run_by_path",
+    "start_time",
+    "supervise",
+    "supervised",
+    "sweep_after_this_job",
+    "without_job",
+]
+
 LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
 
@@ -331,9 +358,9 @@ def sweep_after(job: list[int]) -> None:
 def sweep_after_this_job() -> None:
     """Start a process that sweeps as soon as this rank and its launcher have ended, however they end.
 
-    It is for ranks that no supervisor watches: of `mpiexec -n 4 labkit train`, or on another machine. It is
-    in a session of its own and no child of this rank: a launcher or SLURM that kills all of a job's processes
-    does not kill it. It ends soon after them.
+    It is for ranks that no supervisor watches: those that a plain `mpiexec` has started, or on another
+    machine. It is in a session of its own and no child of this rank: a launcher or SLURM that kills all of a
+    job's processes does not kill it. It ends soon after them.
     """
     sweeper = run_by_path(__file__, SWEEP, str(os.getpid()), str(os.getppid()))
     subprocess.run(

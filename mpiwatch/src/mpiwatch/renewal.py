@@ -12,17 +12,15 @@ to it is still on its way.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import signal
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from time import monotonic, sleep
 from typing import Any
 
 from mpi4py import MPI
 
 from mpiwatch.ended import end_others, end_request
+from mpiwatch.interrupts import without_interrupts
 from mpiwatch.library_calls import RawComm, RawIntracomm
 from mpiwatch.recorder import CellState
 from mpiwatch.under_way import has_unfinished, under_way
@@ -143,16 +141,3 @@ def receive_and_discard(comms: Sequence[Any]) -> bool:
             message.Recv([bytearray(status.Get_count(MPI.BYTE)), MPI.BYTE])
             is_any = True
     return is_any
-
-
-@contextlib.contextmanager
-def without_interrupts() -> Iterator[None]:
-    """Ignore an interrupt that was meant for the cell and comes late."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

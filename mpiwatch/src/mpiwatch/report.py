@@ -14,6 +14,33 @@ from enum import Enum, auto
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from mpiwatch import packages
+
+__all__ = [
+    "MAKERS",
+    "NONBLOCKING_COLLECTIVES",
+    "NONBLOCKING_RECEIVES",
+    "OF_ARRAYS",
+    "OF_OBJECTS",
+    "SENDS",
+    "Activity",
+    "CallRecord",
+    "Entry",
+    "MessageRecord",
+    "Mismatch",
+    "RankState",
+    "Reason",
+    "Report",
+    "Status",
+    "Table",
+    "advice",
+    "groups",
+    "rank_lines",
+    "render",
+    "table",
+    "title",
+]
+
 # Phrases that messages share
 
 
@@ -706,17 +733,15 @@ def advice(report: Report, in_program: bool = False) -> list[str]:
     waiting = [rank.message.operation for rank in report.ranks if rank.message is not None]
     if in_program:
         return lines
-    longer_s = f"{max(LONGER_S, 3 * report.deadline_s):g}"
-    connect = f"`rc = connect(n={report.world_size or len(report.ranks)}, deadline_s={longer_s})`"
+    more_time = packages.advice.more_time.format(
+        ranks=report.world_size or len(report.ranks), seconds=f"{max(LONGER_S, 3 * report.deadline_s):g}"
+    )
     busy = [rank.rank for rank in report.ranks if rank.activity is Activity.RUNNING]
     if report.reason is Reason.TIMED_OUT and busy:
-        lines.append(
-            f"If {_ranks_are(busy)} only slow, allow more time: {connect}, "
-            f"or `comm.deadline_s = {longer_s}` in a `%%px` cell."
-        )
+        lines.append(f"If {_ranks_are(busy)} only slow, allow more time: {more_time}.")
     ready = "he ranks are ready: fix the cell and run it again."
     if not waiting and _all_joined_late(report):
-        lines.append(f"Run the cell again, or allow more time: {connect}.")
+        lines.append(f"Run the cell again, or allow more time: {more_time}.")
     elif not waiting and not any(rank.failed_call for rank in report.ranks):
         lines.append(f"No data has moved and t{ready}")
     elif not waiting:
@@ -751,10 +776,10 @@ def _advice_on_calls(report: Report) -> list[str]:
     calls = " and ".join(dict.fromkeys(rank.mpi_call for rank in stuck))
     ranks = ranks_in_short([rank.rank for rank in stuck])
     can_leave = all(rank.can_leave for rank in stuck)
-    slower = (
-        f"A thread stays in {calls} there and slows later MPI calls down; `connect(restart=True)` ends it."
-    )
+    slower = f"A thread stays in {calls} there and slows later MPI calls down"
+    if packages.advice.end_of_call:
+        slower += f"; {packages.advice.end_of_call} ends it"
     return [
         f"{calls} on {ranks} ends when the other ranks make the matching call.",
-        *(["The ranks are ready: fix the cell and run it again. " + slower] if can_leave else []),
+        *(["The ranks are ready: fix the cell and run it again. " + slower + "."] if can_leave else []),
     ]

@@ -1,6 +1,6 @@
 """Strict mode: errors that show only with other sizes, on other machines, or after hours.
 
-`begin` puts `mpi4py.MPI` into strict mode; `end_cell` and `end_program` list the findings.
+`begin` puts `mpi4py.MPI` into strict mode; `end_cell`, `end_function` and `end_program` list the findings.
 
 Its communicator is a watched one above another way for messages to travel (see `Exchange`): sends wait for
 their receives, and the ranks compare their operations.
@@ -30,11 +30,23 @@ from mpiwatch.arguments import TO_ROOT, is_in_place, plain_name
 from mpiwatch.communicators import WatchedComm, check_access
 from mpiwatch.findings import Category, Finding, Parts, Region, StrictError, add, here
 from mpiwatch.library_calls import NotedWin, RawWin, like
-from mpiwatch.operations import Exchange, Operation, StrictPrequest, StrictRequest, clock
+from mpiwatch.operations import Exchange, Operation, StrictPrequest, StrictRequest, clock, progress
 from mpiwatch.recorder import CellState
 from mpiwatch.report import CallRecord
 from mpiwatch.signatures import of_message
 from mpiwatch.wrapper import add_methods
+
+__all__ = [
+    "Category",
+    "Finding",
+    "StrictRequest",
+    "begin",
+    "end_cell",
+    "end_function",
+    "end_program",
+    "progress",
+    "report_errors_to",
+]
 
 FROM_ROOT = ("bcast", *arguments.FROM_ROOT)
 REDUCING = "reduce", "allreduce", "scan", "exscan"
@@ -531,6 +543,11 @@ def begin(world: WatchedComm, is_own_call: Callable[[], bool] | None = None) -> 
     MPI.Free_mem = free_mem
     setattr(MPI, "Win", StrictWin)  # noqa: B010  (mpi4py's stubs declare it final)
     return _world
+
+
+def report_errors_to(note: Callable[[Finding], object]) -> None:
+    """Call `note` at once for each error that is found: the MPI library may end this process for it."""
+    findings.on_error = note
 
 
 def end_cell() -> str:

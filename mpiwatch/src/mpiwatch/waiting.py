@@ -492,7 +492,7 @@ class Watch:
 
 
 def _threads() -> set[int]:
-    """Return the threads of this process, without the main thread and those of the lab."""
+    """Return the threads of this process, without the main thread and our own."""
     main = threading.main_thread()
     return {
         each.ident or 0
