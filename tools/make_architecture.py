@@ -48,7 +48,7 @@ LEFT = [
 ]
 RIGHT = [
     Step("supervisor", "labkit/cluster/supervisor.py:main", "ends with its command or with the controller"),
-    Step("mpiexec (SLURM: a job)", "labkit/cluster/slurm.py", "ends with the controller"),
+    Step("mpiexec (SLURM: a job)", "labkit/cluster/places/slurm.py", "ends with the controller"),
     Step("stand-in, one for each rank", "labkit/forking.py:main", "ends with its rank"),
     Step("process that forks the ranks", "labkit/forking.py:serve", "ends with the supervisor"),
     Step("engine = rank", f"{ADAPTER}/engine.py:run_engine", "ends with its stand-in"),

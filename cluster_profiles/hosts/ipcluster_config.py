@@ -7,6 +7,7 @@ connect(profile="hosts") copies this file to the IPython profile of that name, f
 import sys
 
 from labkit.cluster.supervisor import supervised
+from labkit.hosts import state
 from mpiwatch import launch
 
 c = get_config()  # noqa: F821  (given by traitlets)
@@ -16,3 +17,5 @@ c.MPILauncher.mpi_cmd = [*supervised("engines"), sys.executable, "-P", "-m", "la
 c.MPILauncher.environment = launch.settings()
 # The controller is in another network than the engines, which reach it through the file system.
 c.SupervisedControllerLauncher.controller_args.append("--IPController.engine_transport=ipc")
+# The Unix sockets that it makes for this.
+c.SupervisedControllerLauncher.supervisor = supervised("controller", f"{state.folder()}/{{pid}}:*")

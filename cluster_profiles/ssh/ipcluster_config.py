@@ -6,13 +6,13 @@ ipcluster reads it after the settings of cluster_profiles/mpi. docs/machines.md 
 
 import sys
 
-from labkit.cluster.ssh import before_controller
+from labkit.cluster.places.ssh import before_controller
 from labkit.cluster.supervisor import supervised
 from mpiwatch import launch
 
 c = get_config()  # noqa: F821  (given by traitlets)
 
-c.MPILauncher.mpi_cmd = [*supervised("engines"), sys.executable, "-P", "-m", "labkit.cluster.ssh"]
+c.MPILauncher.mpi_cmd = [*supervised("engines"), sys.executable, "-P", "-m", "labkit.cluster.places.ssh"]
 # Leave out the variables that the profile `mpi` sets for ranks of one machine.
 c.MPILauncher.environment = launch.settings()
 # Look at each machine before the controller starts, and add its address.

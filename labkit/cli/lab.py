@@ -239,8 +239,8 @@ def _let_notebooks_know(ranks: int | None) -> None:
         os.environ[RANKS] = str(ranks)
     hosts = click.get_current_context().meta.get(HOSTS)
     if hosts:
-        from labkit.cluster import ssh  # noqa: PLC0415  (--help must not wait for it)
         from labkit.cluster.errors import ClusterError  # noqa: PLC0415
+        from labkit.cluster.places import ssh  # noqa: PLC0415  (--help must not wait for it)
 
         with one_line(ClusterError):
             ssh.prepare(hosts.absolute(), ranks)

@@ -75,13 +75,13 @@ def mpiexec(ranks: int | None, *files: str) -> list[str]:
     Raise ClickException if there is no mpiexec, InputError if a host is not ready.
     """
     if path := click.get_current_context().meta.get(HOSTS):
-        from labkit.cluster import ssh
         from labkit.cluster.errors import ClusterError
+        from labkit.cluster.places import ssh
 
         with one_line(ClusterError):
             machines = ssh.prepare(path.absolute(), ranks, files)
         os.environ |= {ssh.MACHINES: json.dumps(machines), launch.SEVERAL_MACHINES: "1"}
-        return [sys.executable, "-P", "-m", "labkit.cluster.ssh", "-n", str(len(machines["hosts"]))]
+        return [sys.executable, "-P", "-m", "labkit.cluster.places.ssh", "-n", str(len(machines["hosts"]))]
     found = launch.mpiexec()
     if not shutil.which(found):
         raise click.ClickException(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import shutil
 import socket
 import sys
 import time
@@ -23,13 +22,12 @@ import psutil
 from IPython.core.profiledir import ProfileDir
 from IPython.paths import get_ipython_dir
 
-from labkit import limits
-from labkit.cluster import slurm, ssh
 from labkit.cluster.adapter import files, launchers
 from labkit.cluster.engine_lock import EngineLock
 from labkit.cluster.errors import ClusterError
-from labkit.cluster.supervisor import cluster_files
-from labkit.text import counted
+from labkit.cluster.places.files import cluster_files
+from labkit.cluster.places.place import Engines as EnginesAtPlace
+from labkit.cluster.places.place import place
 from mpiwatch.processes import alive, remove
 
 DEFAULT_PROFILE = "mpi"
@@ -50,9 +48,9 @@ class Engines:
     profile: str
     lock: EngineLock | None  # None for the kernel's own cluster
 
-    def are_wanted(self, n: int, profile: str, hosts: Sequence[str]) -> bool:
+    def are_wanted(self, n: int, profile: str, machines: Sequence[str]) -> bool:
         """Return whether their controller runs, and they are what connect() asks for."""
-        if (self.n, self.profile) != (n, profile) or not are_on(Path(self.cluster.cluster_file), hosts):
+        if (self.n, self.profile) != (n, profile) or not are_on(Path(self.cluster.cluster_file), machines):
             return False
         return self.cluster.controller is not None and is_up(self.cluster.controller)
 
@@ -88,12 +86,12 @@ def obtain(n: int, profile: str, hosts: str | None) -> Obtained:
     """
     global kernels_engines  # noqa: PLW0603
     ipython_profile = prepare_profile(profile, n)
-    hosts_of_ranks = ssh.hosts_of_ranks(ssh.host_file(hosts), n) if profile == "ssh" and hosts else []
-    if kernels_engines is not None and kernels_engines.are_wanted(n, profile, hosts_of_ranks):
+    machines = place(profile).machines_of(n, hosts)
+    if kernels_engines is not None and kernels_engines.are_wanted(n, profile, machines):
         return Obtained(kernels_engines.cluster, str(kernels_engines), were_here=True)
     reasons = []
     for cluster in clusters_of_persons(profile):
-        if cluster.n != n or not are_on(cluster.file, hosts_of_ranks):
+        if cluster.n != n or not are_on(cluster.file, machines):
             continue
         lock = EngineLock(cluster_files(str(cluster.file.parents[1]), cluster.id)["lock"])
         reason = cluster.why_not(lock)
@@ -103,18 +101,15 @@ def obtain(n: int, profile: str, hosts: str | None) -> Obtained:
             return Obtained(kernels_engines.cluster, f"connected to {cluster}")
         reasons.append(reason)
     leave()
-    if profile == DEFAULT_PROFILE:
-        for lack in limits.lacks(n):
-            raise ClusterError(f"{counted(n, 'rank')} cannot start: {lack}")
     return start_own(n, profile, ipython_profile, hosts, reasons)
 
 
 def start_own(n: int, profile: str, ipython_profile: str, hosts: str | None, reasons: list[str]) -> Obtained:
     """Start this kernel's own cluster. `reasons`: why it cannot have engines of those that run."""
     global kernels_engines  # noqa: PLW0603
+    environment = place(profile).before_start(n, hosts)
     cluster = launchers.new_cluster(n, OWN, ipython_profile)
-    if hosts:
-        launchers.environment_of_engines(cluster)[ssh.FILE] = str(ssh.host_file(hosts))
+    launchers.environment_of_engines(cluster).update(environment)
     kernels_engines = Engines(cluster, n, profile, None)
     cluster.start_cluster_sync()
     atexit.register(leave)  # it runs before ipyparallel's own function, which reports what it does
@@ -165,9 +160,16 @@ def is_up(launcher: Any) -> bool:
     return bool(launcher.running) if process is None else is_running(process)
 
 
-def are_on(cluster_file: Path, hosts: Sequence[str]) -> bool:
-    """Return whether a cluster's ranks are on these hosts, as far as that is known; without hosts, always."""
-    return not hosts or ssh.hosts_of(cluster_file) in ([], hosts)
+def are_on(cluster_file: Path, machines: Sequence[str]) -> bool:
+    """Return whether a cluster's ranks are on these machines, as far as that is known; always without any."""
+    return not machines or engines_of(cluster_file).machines() in ([], machines)
+
+
+def engines_of(cluster_file: Path) -> EnginesAtPlace:
+    """Return what the place of a cluster's engines knows of them."""
+    profile_dir, cluster_id = str(cluster_file.parents[1]), files.cluster_id_of(str(cluster_file))
+    file = Path(cluster_files(profile_dir, cluster_id)["place"])
+    return place(profile_of(cluster_file.parents[1])).engines(file)
 
 
 def described(cluster_id: str, since: float) -> str:
@@ -220,8 +222,7 @@ def clusters_of_persons(profile: str) -> Iterator[PersonsCluster]:
     """Yield the running clusters of a profile, without those that notebooks have started."""
     paths = [path for folder in launchers.profile_dirs() for path in folder.glob("security/cluster-*.json")]
     for path in sorted(paths):
-        name = path.parent.parent.name.removeprefix("profile_")
-        if (name if name in profiles() else DEFAULT_PROFILE) != profile:
+        if profile_of(path.parents[1]) != profile:
             continue
         try:
             state = json.loads(path.read_text())
@@ -240,6 +241,12 @@ def profiles() -> list[str]:
     return [DEFAULT_PROFILE, *sorted(path.parent.name for path in INSTALLED.glob(f"*/{SETTINGS}"))]
 
 
+def profile_of(folder: Path) -> str:
+    """Return the profile of a cluster by its profile folder; the default for those of the user's own."""
+    name = folder.name.removeprefix("profile_")
+    return name if name in profiles() else DEFAULT_PROFILE
+
+
 def check_profile(profile: str) -> None:
     if profile not in profiles():
         raise ClusterError(
@@ -254,19 +261,9 @@ def prepare_profile(profile: str, n: int) -> str:
     Raise ClusterError or labkit.hosts.HostsError if the profile does not exist or is not ready for n engines.
     """
     check_profile(profile)
+    place(profile).check(n)
     if profile == DEFAULT_PROFILE:
         return "default"
-    if profile == "hosts":
-        from labkit import hosts  # noqa: PLC0415  (`ipcluster` loads this module, and should not wait for it)
-
-        hosts.running(n)
-    if profile == "slurm":
-        slurm.load()  # report a wrong setting here rather than as a controller that does not start
-        if not shutil.which("sbatch"):
-            raise ClusterError(
-                "the profile `slurm` needs SLURM's commands, and this machine has no `sbatch`. Run the "
-                "notebook on the cluster's login node, or leave the profile out."
-            )
     install_settings(ProfileDir.create_profile_dir_by_name(get_ipython_dir(), profile))
     return profile
 

@@ -17,16 +17,17 @@ from IPython import get_ipython
 from IPython.display import publish_display_data
 
 from labkit import limits
-from labkit.cluster import PROFILE, RANKS, clusters, no_engines, slurm
+from labkit.cluster import PROFILE, RANKS, clusters, no_engines
 from labkit.cluster.adapter import launchers
 from labkit.cluster.adapter.client import call_before_use, pending
-from labkit.cluster.clusters import client_of, is_up, leave, obtain
+from labkit.cluster.clusters import client_of, engines_of, is_up, leave, obtain
 from labkit.cluster.engine_setup import RankInfo, install_comm, rank_info
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.live_view import NONINTERACTIVE
 from labkit.cluster.magics import activate
+from labkit.cluster.places.files import cluster_files, exits_in
+from labkit.cluster.places.place import Engines
 from labkit.cluster.ranks import Ranks, kill_engines, wait_until
-from labkit.cluster.supervisor import cluster_files, exits_in
 from labkit.text import counted, ranks_phrase
 from labkit.units import duration
 
@@ -34,7 +35,6 @@ POLL_S = 0.02
 ANSWER_S = 5.0  # for an idle engine to answer; it takes milliseconds
 ANNOUNCE_S = 1.5  # until a line says that engines are starting
 RECONNECT_S = 2.0  # how long a client waits for missing engines before another one replaces it
-NEVER_S = 1.0  # a job counts as unable to start if its reason lasts this long
 NAMES_SHOWN = 6
 # Arguments that connect() had once, and what to do without them.
 GONE = {
@@ -122,11 +122,12 @@ def give_up(before: clusters.Engines | None) -> None:
     """Leave the engines of a connect() that has failed; `before` are those that the kernel had before it."""
     engines = clusters.kernels_engines
     if engines is not None:
-        job = slurm.Job(engines.cluster).state()
-        if job.is_pending or engines is not before:  # a notebook may stay open for days
+        waiting = engines_of(Path(engines.cluster.cluster_file))
+        name, is_pending = waiting.name, waiting.state().is_pending
+        if is_pending or engines is not before:  # a notebook may stay open for days
             leave()
-        if job.is_pending and engines.lock is None:
-            print(f"{job.name} has been cancelled.")
+        if is_pending and engines.lock is None:
+            print(f"{name} has been cancelled.")
     if (shell := get_ipython()) is not None:
         no_engines.say_that_connect_failed(shell)
 
@@ -177,13 +178,13 @@ class Attempt:
 
         A client does not learn of engines that register or end while it connects, so a client that misses
         engines for RECONNECT_S is replaced. Dead engines of a cluster that was found are started again. The
-        time that a SLURM job waits in the queue does not count.
+        time that engines wait for machines, as in a queue, does not count.
 
         Raise ClusterError if engines that were there before do not answer within ANSWER_S, or if not all n
         engines are up by the deadline.
         """
         n, revive = self.n, not self.engines.are_started
-        queue = PendingLine(slurm.Job(self.cluster))
+        queue = PendingLine(engines_of(Path(self.cluster.cluster_file)))
         reconnect = time.monotonic() + RECONNECT_S
         waited_s = 0.0
         is_announced = NONINTERACTIVE or get_ipython() is None
@@ -222,7 +223,7 @@ class Attempt:
                     self.end_engines()
                 reconnect = self.renew_client()
             time.sleep(POLL_S)
-        raise self.too_few(queue.job.failure())
+        raise self.too_few(queue.engines.why_none())
 
     def renew_client(self) -> float:
         """Replace the client by a new one; return when to do so again if engines are still missing."""
@@ -231,7 +232,7 @@ class Attempt:
         return time.monotonic() + RECONNECT_S
 
     def too_few(self, why: str) -> ClusterError:
-        """Return the error for engines that are not up by the deadline, if SLURM does not know why."""
+        """Return the error for engines that are not up by the deadline; `why`: if their place knows."""
         if why:
             return ClusterError(why)
         registered, ends = len(self.client.ids), exits_in(Path(self.files["exits"]))
@@ -326,37 +327,33 @@ def check_world(infos: Sequence[RankInfo], cluster: ipp.Cluster) -> None:
 
 
 class PendingLine:
-    """The line in a notebook that says that a job is pending, and for how long."""
+    """The line in a notebook that says that engines wait for machines, and for how long."""
 
-    def __init__(self, job: slurm.Job) -> None:
-        self.job = job
+    def __init__(self, engines: Engines) -> None:
+        self.engines = engines
         self.display_id = uuid4().hex
         self.shown = ""
         self.began = self.last = time.monotonic()
         self.is_pending = False
 
     def seconds(self) -> float:
-        """Return how long the job has been pending since the last call; update the line. Call it often.
+        """Return how long the engines have been pending since the last call; update the line. Call it often.
 
-        Raise ClusterError if the job can never start, or has been pending longer than the settings allow.
+        Raise ClusterError if they can never start, or have been pending longer than their place allows.
         """
         now = time.monotonic()
         passed, self.last = now - self.last, now
-        state, waited = self.job.state(), now - self.began
+        state, waited = self.engines.state(), now - self.began
         was_pending, self.is_pending = self.is_pending, state.is_pending
         if not state.is_pending:
             if was_pending and self.shown:
-                self.show(f"{state}; it was pending for {duration(waited)}.")
+                self.show(f"{state.text}; it was pending for {duration(waited)}.")
             return 0.0
-        why = ""
-        if state.never_starts and waited > NEVER_S:
-            why = "It can never start: ask for fewer ranks or nodes, or less time"
-        elif waited > 60 * float(limit := slurm.load().pending):
-            why = f"The setting `pending` allows {float(limit):g} minutes"
+        why = self.engines.why_not_wait(waited)
         if why:
-            raise ClusterError(f"{state}, for {duration(waited)}. {why}.")
+            raise ClusterError(f"{state.text}, for {duration(waited)}. {why}.")
         if waited > 1.0:
-            self.show(f"{state}; {duration(waited)} so far. The stop button cancels the job.")
+            self.show(f"{state.text}; {duration(waited)} so far. The stop button cancels the job.")
         return passed
 
     def show(self, line: str) -> None:

@@ -75,7 +75,7 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
     from IPython import get_ipython
 
     from labkit.cluster import engine_guards
-    from labkit.cluster.supervisor import files_of_this_cluster
+    from labkit.cluster.places.files import files_of_this_cluster
     from mpiwatch import sessions, watch_world
 
     comm = watch_world(deadline_s=deadline_s, keep=True)

@@ -14,14 +14,13 @@ import ipyparallel as ipp
 from ipyparallel.error import NoEnginesRegistered
 
 from labkit import limits
-from labkit.cluster import clusters, ssh
+from labkit.cluster import clusters
 from labkit.cluster.adapter.client import has_failed, pending
 from labkit.cluster.adapter.launchers import process_of
 from labkit.cluster.engine_setup import RankInfo, leftovers, renew_comm
 from labkit.cluster.errors import CellHung, CellStopped, RankDied
 from labkit.cluster.failures import Failure, failures, hang_report, leftover_lines, tracebacks
-from labkit.cluster.slurm import Job
-from labkit.cluster.supervisor import cluster_files, exits_in
+from labkit.cluster.places.files import cluster_files, exits_in
 from labkit.guard import Guard, note_in_log
 from labkit.text import ranks_phrase
 from mpiwatch import HANG_EXIT_CODE
@@ -59,8 +58,7 @@ class Ranks:
         self.reports = Path(files["reports"])
         self.last_cell = "a cell"  # or "cell [7]"
         self.cell_start = 0  # the size of `reports` when the last cell began
-        self.job = Job(cluster)
-        self.machines = ssh.hosts_of(Path(cluster.cluster_file))
+        self.engines = clusters.engines_of(Path(cluster.cluster_file))
         self.recorder = FlightRecorder(recorder) if recorder and os.path.exists(recorder) else None
         self.controller = process_of(cluster.controller)
         self.ended_because = ""  # set when this notebook has ended the engines
@@ -148,7 +146,7 @@ class Ranks:
     def death(self) -> RankDied | CellHung | None:
         """Return the error to raise if the controller or a rank has ended, once MPI has ended all ranks.
 
-        If the ranks' SLURM job ends or a machine is lost, MPI may not end the others: then end them here.
+        If their job ends or a machine is lost, MPI may not end the other ranks: then end them here.
         """
         if self.ended_because:
             return RankDied(self.ended_because)
@@ -159,20 +157,20 @@ class Ranks:
                 f"cluster panel or `ipcluster stop`. {ADVICE}"
             )
         ranks = sorted(self.pids.values())
-        if set(self.client.ids) == set(ranks) and not self.job.state().is_ending:
+        if set(self.client.ids) == set(ranks) and not self.engines.state().is_ending:
             return None
-        on_several_machines = self.job.is_slurm or self.machines
+        on_several_machines = self.engines.are_on_several_machines
         wait_until(lambda: not self.client.ids, LOST_S if on_several_machines else NOTICE_S)
         gone = [rank for rank in ranks if rank not in self.client.ids]
         if on_several_machines and self.client.ids:
             kill_engines(self.client)
             if set(self.client.ids) == set(ranks):
-                return None  # SLURM is still ending them: ask again
+                return None  # the place is still ending them: ask again
         first = next(((pid, code) for pid, code in exits_in(self.exits) if pid in self.pids), None)
         report = self.last_report()
         if first and first[1] == HANG_EXIT_CODE and report is not None:
             return CellHung(f"{render(report)}\n{stuck_text(report)}")
-        cause = self.last_words() or self.job.cause_of_end(self.hosts) or ssh.lost(self.machines)
+        cause = self.last_words() or self.engines.cause_of_end(self.hosts)
         if not cause and first:
             pid, code = first
             how = f"ended with exit code {code}"

@@ -1,20 +1,19 @@
-"""The files of a cluster, and the supervisor that removes them when the cluster's controller or engines end.
+"""The supervisor of a cluster's controller or engines: it ends them, and removes the files of the cluster.
 
-    python supervisor.py FOLDER ROLE STARTER COMMAND [ARGUMENT …]
+    python supervisor.py FOLDER ROLE STARTER REMOVES COMMAND [ARGUMENT …]
 
-runs COMMAND as mpiwatch.processes does. FOLDER is where mpiwatch is installed. STARTER is the pid of the
-process that starts this program, and ROLE is one of
+runs COMMAND as mpiwatch.processes does. FOLDER is where mpiwatch is installed, STARTER is the pid of the
+process that starts this program, REMOVES a pattern of files to remove at the end, and ROLE is one of
 
 - `controller`: end with STARTER, and remove the files that describe the cluster;
 - `engines`: end with the cluster's controller, whichever process started the engines;
-- `job`: the same for engines that are a SLURM job, with enough time to cancel it.
+- `job`: the same for engines that are a job of a batch system, with enough time to cancel it.
 
 Like mpiwatch.processes it is run by path and imports the standard library alone.
 """
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
 import signal
@@ -28,6 +27,7 @@ if __name__ == "__main__":  # run by path with -I -S, Python does not know where
 
 from labkit import forking
 from labkit.cluster.adapter import files
+from labkit.cluster.places.files import files_of_this_cluster
 from labkit.guard import Guard
 from mpiwatch import processes
 from mpiwatch.processes import LINUX, alive, die_with_parent, run_by_path, supervise
@@ -36,37 +36,13 @@ ENGINE = "labkit.cluster.adapter.engine"  # the program that forks the engines
 GRACE_S = {"controller": 2.0, "engines": 2.0, "job": 35.0}  # from SIGTERM to SIGKILL; ipyparallel has 5 s
 
 
-def supervised(role: str) -> list[str]:
-    """Return the first words of a command line; the command that follows ends as its role says."""
+def supervised(role: str, removes: str = "") -> list[str]:
+    """Return the first words of a command line; the command that follows ends as its role says.
+
+    `removes`: a pattern of files to remove when it has ended; `{pid}` in it is the command's process id.
+    """
     folder = os.path.dirname(os.path.dirname(os.path.abspath(processes.__file__)))
-    return run_by_path(__file__, folder, role, str(os.getpid()))
-
-
-def cluster_files(profile_dir: str, cluster_id: str) -> dict[str, str]:
-    """Return the paths of the files that describe a cluster and its ranks: ipyparallel's, and the lab's.
-
-    The lab's are `lock` (locked by the kernel that has the engines), `exits` (how each rank ended),
-    `reports` (hang reports, one line of JSON each), `job` (the state of the engines' SLURM job) and `hosts`
-    (by ssh: the host of each rank).
-    """
-    names = ("lock", "exits", "reports", "job", "hosts")
-    own = {name: f"{profile_dir}/log/{name}-{cluster_id}" for name in names}
-    return files.cluster_files(profile_dir, cluster_id) | own
-
-
-def files_of_this_cluster() -> dict[str, str]:
-    """Return the cluster_files of the cluster that this process belongs to."""
-    return cluster_files(*files.this_cluster())
-
-
-def exits_in(file: os.PathLike[str]) -> list[tuple[int, int]]:
-    """Return the process id of each rank that has ended, and its exit code or minus its signal, in order.
-
-    The stand-ins write the file (labkit/forking.py).
-    """
-    with contextlib.suppress(OSError, ValueError), open(file) as lines:
-        return [(int(pid), int(code)) for pid, code in map(str.split, lines)]
-    return []
+    return run_by_path(__file__, folder, role, str(os.getpid()), removes)
 
 
 def controller_pid() -> int | None:
@@ -78,17 +54,17 @@ def controller_pid() -> int | None:
 # error in one of these functions keeps none of the others from being done.
 STEPS = (
     *("controller_pid", "remove_old_files", "name_file_of_exits", "leave_job", "start_forks"),
-    *("sockets_of_hosts", "own_log", "has_successor", "shared_files", "logs_of_engines"),
+    *("files_of_place", "own_log", "has_successor", "shared_files", "logs_of_engines"),
 )
 
 
-def files_to_remove(role: str, watched: int, command: int, stopped: bool) -> list[str]:
+def files_to_remove(role: str, watched: int, removes: str, command: int, stopped: bool) -> list[str]:
     """Return the files to remove after the command, of this pid, has ended; `stopped` by a signal to us."""
     guard = Guard("a supervisor")
     # A starter that has ended cannot read our output or clean up. One that stops its controller needs
     # neither log, and waits for our end: remove them now, as Jupyter may kill it before it removes them.
     unread = not alive(watched) or (stopped and role == "controller")
-    found: list[str] = guard.insist("sockets_of_hosts", sockets_of_hosts, command) or []
+    found: list[str] = guard.insist("files_of_place", files_of_place, removes, command) or []
     if unread:
         found += guard.insist("own_log", own_log) or []
     if guard.insist("has_successor", has_successor, watched):
@@ -101,14 +77,9 @@ def files_to_remove(role: str, watched: int, command: int, stopped: bool) -> lis
     return found
 
 
-def sockets_of_hosts(controller: int) -> list[str]:
-    """Return the Unix sockets of a controller of ranks on this machine's hosts, by its pid."""
-    folder, _ = files.this_cluster()
-    if os.path.basename(folder) != "profile_hosts":
-        return []
-    from labkit.hosts import state  # noqa: PLC0415  (it takes time to import, and few clusters need it)
-
-    return glob.glob(f"{state.folder()}/{controller}:*")
+def files_of_place(removes: str, command: int) -> list[str]:
+    """Return the files that the profile's pattern names, after the command of this pid has ended."""
+    return glob.glob(removes.replace("{pid}", str(command))) if removes else []
 
 
 def own_log() -> list[str]:
@@ -145,7 +116,7 @@ def remove_old_files(role: str) -> None:
     The new engines would read them.
     """
     paths = files_of_this_cluster()
-    old = ("client", "engine") if role == "controller" else ("exits", "job")
+    old = ("client", "engine") if role == "controller" else ("exits", "place")
     processes.remove([paths[name] for name in old])
 
 
@@ -172,7 +143,7 @@ def start_forks() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    role, starter, *command = arguments
+    role, starter, removes, *command = arguments
     watched, guard = int(starter), Guard("a supervisor")
     # Engines without a controller of their own (`ipcluster engines`) end with their starter.
     for _ in range(0 if role == "controller" else 10):
@@ -193,7 +164,7 @@ def main(arguments: list[str]) -> int:
         watched,
         GRACE_S[role],
         signal.SIGTERM if role == "job" else processes.end_signal(command[0]),
-        lambda pid, stopped: files_to_remove(role, watched, pid, stopped),
+        lambda pid, stopped: files_to_remove(role, watched, removes, pid, stopped),
         # `Cluster.signal_engines(SIGINT)` is for the ranks, as without the lab. ipyparallel stops by SIGTERM.
         stop_signals=(signal.SIGTERM, signal.SIGHUP) if role == "engines" else processes.STOP_SIGNALS,
     )

@@ -71,6 +71,12 @@ def test_a_report_names_the_programs_line_and_the_helpers(tmp_path: Path) -> Non
     )
 
 
+def test_ranks_that_wait_for_a_rank_which_has_ended_do_not_wait_for_the_deadline(program: Any) -> None:
+    path = program("from mpi4py import MPI\nif MPI.COMM_WORLD.rank:\n    MPI.COMM_WORLD.Barrier()\n")
+    said = run(*WATCHED, "-n", P, "--deadline", 100 * LIMIT_S, path, code=HANG_EXIT_CODE)
+    assert "rank 0 never joined #1: it has ended its program" in said, said
+
+
 def test_the_command_line_of_a_rank_is_read_as_it_was_written() -> None:
     for options in (
         Options(("a.py", "--deadline", "x", "-m")),

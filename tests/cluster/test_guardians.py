@@ -168,7 +168,7 @@ c.SupervisedControllerLauncher.controller_cmd = [*faulty, "controller"]
 c.SupervisedControllerLauncher.supervisor = [*faulty, "supervisor-controller", "controller", me]
 """
 # An error each time in one of these leaves files or processes: nothing else knows of them.
-REMOVES = "sockets_of_hosts own_log shared_files logs_of_engines remove_old_files sweep remove"
+REMOVES = "files_of_place own_log shared_files logs_of_engines remove_old_files sweep remove"
 ENDS = "own_descendants kill"
 NANNY = "ipyparallel.engine.nanny"
 IN_CLUSTER = [

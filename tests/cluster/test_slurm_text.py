@@ -10,8 +10,8 @@ import pytest
 from labkit.cluster import clusters
 from labkit.cluster.connection import chosen_by_environment
 from labkit.cluster.errors import ClusterError
-from labkit.cluster.slurm import Settings, batch_script, load, parse_settings
-from labkit.cluster.slurm import parse_job as parse
+from labkit.cluster.places.slurm import Settings, batch_script, load, parse_settings
+from labkit.cluster.places.slurm import parse_job as parse
 
 
 def test_environment_variables_replace_the_arguments_of_connect(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,8 @@ import psutil
 import pytest
 
 from labkit import hosts
-from labkit.cluster import ssh
 from labkit.cluster.errors import ClusterError
+from labkit.cluster.places import ssh
 from labkit.hosts.links import CARD
 from labkit.hosts.namespaces import FOLDER
 from labkit.hosts.state import processes_on

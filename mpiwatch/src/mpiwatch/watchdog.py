@@ -31,7 +31,7 @@ from mpiwatch.recorder import (
 )
 from mpiwatch.report import COLLECTIVES, Reason
 from mpiwatch.snapshot import Suspicion, publish
-from mpiwatch.waiting import Watch
+from mpiwatch.waiting import ENDED_S, Watch
 
 SAMPLE_S = 0.25
 SUSPICIOUS_SAMPLE_S = 0.05  # once this rank has been stuck for the deadline
@@ -147,10 +147,30 @@ class Watchdog(threading.Thread):
                 return True
         return False
 
+    def is_left_by_ended(self) -> bool:
+        """Return whether a rank that has ended its program never joined this rank's collective."""
+        if not self.call or self.entry is None:
+            return False
+        name, comm, _ = self.entry
+        channel = comm._channel if isinstance(comm, ChannelComm) and name in COLLECTIVES else None
+        calls = self.recorder.last_calls(self.watch.rank)
+        if channel is None or not calls or calls[-1].row != channel.row:
+            return False
+        word = int(channel.words[channel.own])
+        return any(
+            self.recorder.slots[member].cell_state == CellState.EXITED and not channel.has_joined(rank, word)
+            for rank, member in enumerate(channel.members)
+        )
+
+    def patience_s(self) -> float:
+        """Return for how long this rank may be stuck."""
+        deadline_s = self.deadline_s()
+        return min(ENDED_S, deadline_s) if self.is_left_by_ended() else deadline_s
+
     def is_late(self, now: float) -> bool:
-        """Return whether this rank has been stuck for the deadline, in an MPI call or a watched call."""
+        """Return whether this rank has been stuck for too long, in an MPI call or a watched call."""
         since_s = self.slot.waiting_since_s or self.slot.mpi_call_since_s
-        return bool(since_s) and now - since_s > self.deadline_s()
+        return bool(since_s) and now - since_s > self.patience_s()
 
     def leave_after_report(self, now: float) -> None:
         """End this process if it stays in an MPI call after a report: Python cannot interrupt the call."""
@@ -175,7 +195,8 @@ class Watchdog(threading.Thread):
         """Publish a report if all unfinished ranks are stuck. On several machines, the hub does this."""
         if self.recorder.head.hub or not self.is_late(now) or self.recorder.head.epoch != self.epoch:
             return
-        if self.suspicion.is_certain(now, self.deadline_s()):
+        patience_s = self.patience_s()
+        if self.suspicion.is_certain(now, patience_s):
             everyone = list(range(self.recorder.size))
-            request = ReportRequest(Reason.DEADLOCK, self.deadline_s(), everyone, self.watch.rank)
+            request = ReportRequest(Reason.DEADLOCK, patience_s, everyone, self.watch.rank)
             publish(self.recorder, self.watch.rank, self.epoch, request, int)

@@ -1,6 +1,6 @@
 """The profile `ssh`: start ranks on the machines of a host file, after a look at each of them.
 
-    python -m labkit.cluster.ssh -n RANKS PROGRAM …
+    python -m labkit.cluster.places.ssh -n RANKS PROGRAM …
 
 replaces `mpiexec`. MPI's own launcher starts the ranks, by ssh. With `--look FOLDER [FILE …]` in place of
 `-n`, this program runs on each machine beforehand. It prints what is there in one line of JSON, reads the
@@ -32,9 +32,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import psutil
 
 from labkit import __version__
-from labkit.cluster.adapter.files import PROFILE_DIR, cluster_id_of
-from labkit.cluster.errors import ClusterError
-from labkit.cluster.supervisor import cluster_files, files_of_this_cluster
+from labkit.cluster.adapter.files import PROFILE_DIR
+from labkit.cluster.places.errors import ClusterError
+from labkit.cluster.places.files import files_of_this_cluster
+from labkit.cluster.places.place import Engines, Place
 from labkit.hosts.mpi import command, unquoted_prefix
 from labkit.text import counted, ranks_phrase
 from mpiwatch import launch
@@ -49,7 +50,7 @@ LOCAL, THIS = "127.0.0.1", "this machine"
 LOOK_S = 20.0  # for all machines to answer, at the same time
 REACH_S = 3.0  # for one machine to reach another
 FRESH_S = 30.0  # a look is repeated for ranks that start later
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDERS = ROOT, Path(sys.prefix)  # the lab and its environment; one may be in the other
 END_S = 2.0  # from SIGTERM to SIGKILL
 POLL_S = 0.2
@@ -112,12 +113,33 @@ def hosts_of_ranks(path: Path, ranks: int | None) -> list[str]:
     return sorted(names, key=names.index)[:ranks]  # all ranks of a host together, as MPI starts them
 
 
-def hosts_of(cluster_file: Path) -> list[str]:
-    """Return the hosts of the ranks of a cluster; an empty list if they are not known."""
-    name = cluster_id_of(str(cluster_file))
-    with suppress(OSError, ValueError):
-        return list(json.loads(Path(cluster_files(str(cluster_file.parents[1]), name)["hosts"]).read_text()))
-    return []
+class EnginesBySsh(Engines):
+    """Engines that this module has started. The file `place` holds the host of each rank."""
+
+    are_on_several_machines = True
+
+    def machines(self) -> list[str]:
+        with suppress(OSError, ValueError):
+            return list(json.loads(self.file.read_text()))
+        return []
+
+    def cause_of_end(self, hosts: Mapping[int, str]) -> str:
+        return lost(self.machines())
+
+
+class MachinesBySsh(Place):
+    """The machines of a host file."""
+
+    engines = EnginesBySsh
+
+    def before_start(self, n: int, hosts: str | None) -> dict[str, str]:
+        return {FILE: str(host_file(hosts))} if hosts else {}
+
+    def machines_of(self, n: int, hosts: str | None) -> list[str]:
+        return hosts_of_ranks(host_file(hosts), n) if hosts else []
+
+
+PLACE = MachinesBySsh()
 
 
 def before_controller(cluster: ipp.Cluster) -> list[str]:
@@ -194,7 +216,7 @@ def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[s
     The message has a line for each host: what is missing, and the command that mends it. `files`: the paths
     that the ranks need, besides this folder.
     """
-    command = [sys.executable, "-I", "-m", "labkit.cluster.ssh", "--look", os.getcwd(), *files]
+    command = [sys.executable, "-I", "-m", "labkit.cluster.places.ssh", "--look", os.getcwd(), *files]
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with ThreadPoolExecutor(len(hosts) + 1) as pool:
         here = [host for host, found in zip(hosts, pool.map(is_here, hosts), strict=True) if found]
@@ -324,10 +346,10 @@ def watch(mpiexec: int, hosts: Sequence[str], ready: int) -> NoReturn:
     files, script = files_of_this_cluster(), "echo ready; exec cat"
     is_cluster = PROFILE_DIR in os.environ
     if is_cluster:
-        Path(files["hosts"]).write_text(json.dumps(hosts))
-        folders = shlex.join(os.path.dirname(files[name]) for name in ("engine", "hosts"))
-        mark, engine, part = map(shlex.quote, (files["hosts"], files["engine"], f"{files['engine']}.part"))
-        script = (  # a host that sees the file `hosts` shares the folder
+        Path(files["place"]).write_text(json.dumps(hosts))
+        folders = shlex.join(os.path.dirname(files[name]) for name in ("engine", "place"))
+        mark, engine, part = map(shlex.quote, (files["place"], files["engine"], f"{files['engine']}.part"))
+        script = (  # a host that sees the file `place` shares the folder
             f"umask 077; test -e {mark} || {{ mkdir -p {folders}; rm -f {engine}; }}; echo ready; read size; "
             f"test -e {mark} || {{ head -c $size > {part}; mv {part} {engine}; }}; exec cat >/dev/null"
         )

@@ -1,10 +1,10 @@
 """The profile `slurm`: submit a notebook's engines as one SLURM job, and query, watch and cancel the job.
 
-    python -m labkit.cluster.slurm -n RANKS PROGRAM …
+    python -m labkit.cluster.places.slurm -n RANKS PROGRAM …
 
 replaces `mpiexec` and represents the job as a process on this machine. It submits the job, ends when the job
 ends, and cancels the job on SIGTERM, which its supervisor sends when the cluster's controller has ended. It
-writes the job's state to the cluster's file `job`, which the notebook reads.
+writes the job's state to the cluster's file `place`, which the notebook reads.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,18 +24,15 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from platformdirs import user_config_path
 
-from labkit.cluster.errors import ClusterError
-from labkit.cluster.supervisor import cluster_files, exits_in, files_of_this_cluster
+from labkit.cluster.places.errors import ClusterError
+from labkit.cluster.places.files import exits_in, files_of_this_cluster
+from labkit.cluster.places.place import Engines, Place, State
 from labkit.files import atomic_write
 from labkit.text import ranks_phrase
 from mpiwatch import launch
-
-if TYPE_CHECKING:
-    import ipyparallel as ipp
 
 FILE = "LABKIT_SLURM"  # environment variable with the path of the file with the settings
 SECTION = "slurm"
@@ -64,7 +62,7 @@ NEVER = (
 NODE_WORDS = ("DOWN", "NOT_RESPONDING", "FAIL")
 SLURMD_PORT = "6818"  # SLURM's default
 CONNECT_S = 1.0
-REFUSED = "REFUSED"  # the state in the file `job` if sbatch did not accept the job
+REFUSED = "REFUSED"  # the state in the file `place` if sbatch did not accept the job
 END_S = 4.0  # how long to wait for SLURM's reason after a job's ranks are gone
 FAST_S, SLOW_S = 0.5, 2.0  # between two queries: in the first FAST_FOR_S of a state, and later
 FAST_FOR_S = 10.0
@@ -73,6 +71,7 @@ MPI_GRACE_S = 1.0  # how long MPI has to end the other ranks after one has ended
 SOFT_S = 2.0  # from SIGTERM to SIGKILL for a job's ranks; SLURM's KillWait is half a minute
 CANCEL_S = 30.0  # how long a cancelled job may take to leave the queue
 LAST_LINES = 20
+NEVER_S = 1.0  # a job counts as unable to start if its reason lasts this long
 
 
 @dataclass(frozen=True)
@@ -305,33 +304,42 @@ def run(command: list[str], given: str = "", check: bool = True) -> subprocess.C
     return done
 
 
-class Job:
-    """The SLURM job in which a cluster's engines run, if SLURM has started them."""
+class EnginesOfJob(Engines):
+    """Engines that run as a SLURM job. The file `place` holds the job's last state."""
 
-    def __init__(self, cluster: ipp.Cluster) -> None:
-        self.file = Path(cluster_files(cluster.profile_dir, cluster.cluster_id)["job"])
-        self.is_slurm = Path(cluster.profile_dir).name == "profile_slurm"
+    are_on_several_machines = True
 
-    def state(self) -> JobState:
-        """Return the job's last state in the cluster's file `job`; RUNNING for engines without one."""
-        if not self.is_slurm:
-            return JobState("", "RUNNING")
+    def job(self) -> JobState:
+        """Return the job's last state."""
         try:
             return JobState(**json.loads(self.file.read_text()))
         except (OSError, ValueError, TypeError):
             return JobState("", SUBMITTING)
 
-    def failure(self) -> str:
-        """Return why there are no engines if SLURM refused the job or the job has ended; else empty."""
-        state = self.state()
-        if state.state == REFUSED:
-            return state.reason
-        return f"{state}." if state.is_over else ""
+    @property
+    def name(self) -> str:
+        return self.job().name
+
+    def state(self) -> State:
+        job = self.job()
+        return State(str(job), job.is_pending, job.is_ending)
+
+    def why_not_wait(self, waited_s: float) -> str:
+        if self.job().never_starts and waited_s > NEVER_S:
+            return "It can never start: ask for fewer ranks or nodes, or less time"
+        limit = float(load().pending)
+        return f"The setting `pending` allows {limit:g} minutes" if waited_s > 60 * limit else ""
+
+    def why_none(self) -> str:
+        job = self.job()
+        if job.state == REFUSED:
+            return job.reason
+        return f"{job}." if job.is_over else ""
 
     def cause_of_end(self, hosts: Mapping[int, str]) -> str:
-        """Return why the ranks on these hosts have ended if SLURM knows it or a node is lost; else empty."""
         deadline = time.monotonic() + END_S
-        while (last := self.state()).job and not last.rank_ended:
+        last = self.job()
+        while last.job and not last.rank_ended:
             try:
                 state = ask(last.job)
                 if state.cause:
@@ -348,7 +356,25 @@ class Job:
             if state.is_over or time.monotonic() > deadline:
                 break
             time.sleep(POLL_S)
+            last = self.job()
         return ""
+
+
+class Slurm(Place):
+    """The cluster that this machine belongs to."""
+
+    engines = EnginesOfJob
+
+    def check(self, n: int) -> None:
+        load()  # a wrong setting is reported here rather than as a controller that does not start
+        if not shutil.which("sbatch"):
+            raise ClusterError(
+                "the profile `slurm` needs SLURM's commands, and this machine has no `sbatch`. Run the "
+                "notebook on the cluster's login node, or leave the profile out."
+            )
+
+
+PLACE = Slurm()
 
 
 def main(arguments: list[str]) -> int:
@@ -362,7 +388,7 @@ def main(arguments: list[str]) -> int:
         # With this setting, Open MPI would put all ranks on the first node. SLURM has counted the cores.
         del os.environ[launch.OVERSUBSCRIBE]
     files = files_of_this_cluster()
-    file, exits, log = Path(files["job"]), Path(files["exits"]), f"{files['job']}-%j.out"
+    file, exits, log = Path(files["place"]), Path(files["exits"]), f"{files['place']}-%j.out"
     job, last = "", None
     try:
         script = batch_script(load(), int(arguments[1]), arguments[2:], launch.mpiexec(), log)
