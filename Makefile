@@ -6,8 +6,8 @@ ADD ?=  # extras of pyproject.toml, such as grading
 TESTS ?=  # all by default; for example TESTS=tests/cluster
 # For `make quick`: each check on three ranks, a notebook on engines, the structure of the packages, and all files of
 # tests that start no process.
-QUICK = tests/test_checks.py notebooks/00_meet_the_cluster.ipynb tests/test_rooms.py \
-	$(shell grep -rLE --include='test_*.py' 'subprocess|conftest import.*(run|started)|fixtures|cluster.shared|check_jobs|contest' tests)
+QUICK = tests/test_checks.py mpiwatch/tests/test_checks.py notebooks/00_meet_the_cluster.ipynb tests/test_rooms.py \
+	$(shell grep -rLE --include='test_*.py' 'subprocess|conftest import.*(run|started)|fixtures|cluster.shared|check_jobs|contest|from jobs import.*(run|started)|run_corpus|^def run' tests mpiwatch/tests)
 
 .PHONY: lab test quick test-all test-clusters test-browser test-slurm test-grading exercises corpus book wheel env test-env notebooks benchmarks times picture lint lock clean
 
@@ -47,15 +47,16 @@ test-grading: test-env  ## release, submit, grade and return notebooks with nbgr
 exercises: test-env  ## check every reference, every wrong answer and hostile code: docs/exercises.md
 	@"$(VENV)/bin/python" -m pytest -n 3 -m "exercises and not thorough" $(if $(strip $(TESTS)),$(TESTS),tests/exercises tests/cli/test_course_copies.py)
 
-corpus: test-env  ## run the corpus of MPI errors in strict mode and print the table: docs/corpus.md
-	@"$(VENV)/bin/python" -m tests.corpus.run_corpus
+corpus: test-env  ## run the corpus of MPI errors in strict mode and print the table: mpiwatch/docs/corpus.md
+	@cd mpiwatch/tests && "$(abspath $(VENV))/bin/python" -m corpus.run_corpus
 
 book: test-env  ## build the website of notebooks, pages and API in build/book, and check its links
 	@$(make_env) --add book
 	@"$(VENV)/bin/python" tools/make_book.py
 
-wheel: test-env  ## build the wheel, which carries the notebooks, and the source archive in dist
-	@rm -rf dist && "$(VENV)/bin/python" -m hatchling build
+wheel: test-env  ## build two wheels, mpiwatch's and the lab's with its notebooks, and their source archives in dist
+	@rm -rf dist && "$(VENV)/bin/python" -m hatchling build && \
+	cd mpiwatch && "$(abspath $(VENV))/bin/python" -m hatchling build -d ../dist
 
 env:  ## make the environment for the notebooks, unless it is up to date
 	@$(make_env)

@@ -44,7 +44,7 @@ LONG = (
     "tests/train/",
     "tests/test_make_env.py",
     "tests/hosts/test_ssh.py",
-    "tests/mpiwatch/",
+    "mpiwatch/tests/",
     "tests/comm/",
     "tests/test_wheel.py",
 )

@@ -4,4 +4,9 @@ import mpiwatch
 
 __version__ = "0.1.0"
 
-mpiwatch.libraries.append("labkit")
+mpiwatch.register("labkit")
+mpiwatch.advise(
+    more_time="`rc = connect(n={ranks}, deadline_s={seconds})`, or `comm.deadline_s = {seconds}` in a `%%px` "
+    "cell",
+    end_of_call="`connect(restart=True)`",
+)

@@ -1,11 +1,12 @@
 """Ranks that are forked from one process, so that what they need is imported once, and not by each of them.
 
-    LABKIT_FORKS=ADDRESS mpiexec -n 4 python -I -S forking.py RANKS MODULE [ARGUMENT …]
+    LABKIT_FORKS=ADDRESS mpiexec -n 4 python -I -S forking.py RANKS FOLDER MODULE [ARGUMENT …]
 
 starts stand-ins. Each asks the process that listens at ADDRESS (`serve`) to fork a rank, which gets the
 stand-in's files, environment and directory, and runs the module as `python -m MODULE ARGUMENT …` does. The
 stand-in passes signals on and ends as the rank does; the rank is killed when its stand-in ends. The listener
 takes RANKS of them and then closes, so that no code of a rank can ask for more; 0 stands for any number.
+FOLDER is where mpiwatch is installed, which Python does not know with -I -S.
 
 Where nothing listens, as on another machine, the rank imports everything itself: a stand-in becomes the rank.
 
@@ -57,7 +58,10 @@ def listen() -> socket.socket:
 
 def stand_in(ranks: int = 0) -> list[str]:
     """Return the first words of a stand-in's command line; a module and its arguments follow."""
-    return [sys.executable, "-I", "-S", os.path.abspath(__file__), str(ranks)]
+    import mpiwatch  # noqa: PLC0415  (a stand-in itself does without)
+
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(mpiwatch.__file__)))
+    return [sys.executable, "-I", "-S", os.path.abspath(__file__), str(ranks), folder]
 
 
 # The process that forks
@@ -258,7 +262,7 @@ def _pass_ends_on(stand_ins: dict[int, socket.socket]) -> None:
 
 def main(arguments: list[str]) -> NoReturn:
     """Let the listener fork the rank; end as it does. Without a listener, start the rank or become it."""
-    ranks, *words = arguments
+    ranks, folder, *words = arguments
     exits = os.environ.pop(EXITS, "")
     connection = socket.socket(socket.AF_UNIX)
     alone, parent = [sys.executable, "-P", "-m", *words], os.getppid()
@@ -266,7 +270,7 @@ def main(arguments: list[str]) -> NoReturn:
         connection.connect(f"\0{os.environ.pop(ADDRESS)}")
     except (OSError, KeyError):
         if exits:
-            _run(alone, exits)
+            _run(alone, exits, folder)
         os.execv(sys.executable, alone)
     files = []
     for file in map(int, os.listdir("/proc/self/fd")):
@@ -311,9 +315,9 @@ def main(arguments: list[str]) -> NoReturn:
     os._exit(code)
 
 
-def _run(command: list[str], exits: str) -> NoReturn:
+def _run(command: list[str], exits: str, folder: str) -> NoReturn:
     """Run the rank as a child, on a machine where no supervisor removes what killed ranks leave."""
-    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    sys.path.append(folder)
     from mpiwatch import processes  # noqa: PLC0415
 
     processes.die_with_proxy()

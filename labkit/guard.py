@@ -5,7 +5,7 @@ the judge of a check. Each names its calls in a tuple `STEPS` and makes them thr
 one of them ends neither the loop nor the calls after it. tests/cluster/test_guardians.py lets each step of
 each loop raise errors, or take seconds.
 
-Supervisors use this module: it imports the standard library and mpiwatch.guard alone.
+Supervisors use this module: it imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ import sys
 from collections.abc import Callable
 from time import sleep
 
-from mpiwatch import guard
-from mpiwatch.guard import PAUSE_S
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # every engine waits for the start of its supervisor, which does not wait for the import
     from typing import Any
 
 TRIES = 5
+PAUSE_S = 0.02  # after an error: a step that always fails must not take a core
 
 
 def note_on_stderr(text: str) -> None:
@@ -39,10 +37,11 @@ def note_in_log(text: str) -> None:
     log.warning(text)
 
 
-class Guard(guard.Guard):
+class Guard:
     """Does the steps of a loop, survives their errors, and notes the first error of each step.
 
     `note` is called with the line. `answers`: errors that are a step's result, and are not survived.
+    `errors`: how often each step has raised an error, by its name.
     """
 
     def __init__(
@@ -51,7 +50,8 @@ class Guard(guard.Guard):
         note: Callable[[str], None] = note_on_stderr,
         answers: tuple[type[BaseException], ...] = (),
     ) -> None:
-        super().__init__(owner)
+        self.owner = owner
+        self.errors: dict[str, int] = {}
         self.note, self.answers = note, answers
 
     def do(self, name: str, step: Callable[..., Any], *arguments: Any) -> Any:
@@ -79,5 +79,5 @@ class Guard(guard.Guard):
             self.errors[name] = self.errors.get(name, 0) + 1
             if self.errors[name] == 1:
                 self.note(f"{self.owner} goes on after an error in {name}: {type(error).__name__}: {error}")
-            sleep(PAUSE_S)  # a step that always fails must not take a core
+            sleep(PAUSE_S)
             return False, None

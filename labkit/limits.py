@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import psutil
 
+from labkit.text import counted
 from labkit.units import MIB
 from mpiwatch import launch
 from mpiwatch.processes import LINUX, SHM
-from mpiwatch.report import counted
 
 # The most files that one process has open: a notebook's kernel, or MPICH's process that starts the ranks.
 FILES_OF_A_KERNEL = 96

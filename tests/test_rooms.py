@@ -9,15 +9,17 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import labkit
+import mpiwatch
 
 ROOT = Path(labkit.__file__).parent.parent
-TOPS = ROOT / "mpiwatch", ROOT / "labkit"
+TOPS = Path(mpiwatch.__file__).parent, ROOT / "labkit"
 
 # From the bottom to the top. Modules beside the rooms (labkit/files.py …) import mpiwatch alone.
 ROOMS = [
@@ -41,10 +43,11 @@ ROOMS = [
 WITHOUT_MPI = ["nn", "data", "reports", "schedules", "hosts"]
 
 MODULES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    ".".join(path.relative_to(top.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for top in TOPS
     for path in top.rglob("*.py")
 }
+LAB = sorted(path for name, path in MODULES.items() if name.startswith("labkit"))
 FILES = {path: name for name, path in MODULES.items()}
 PACKAGES = sorted(name for name, path in MODULES.items() if path.name == "__init__.py")
 
@@ -81,6 +84,65 @@ def test_no_room_reaches_up(module: str) -> None:
     names = {name for name in imported(MODULES[module]) if not name.startswith("mpi4py")}
     above = {name for name in names if ROOMS.index(room_of(name)) > ROOMS.index(own)}
     assert above == set()
+
+
+# The public modules of mpiwatch: README.md there describes them. What else it has may change.
+PUBLIC = {
+    "mpiwatch",
+    "mpiwatch.launch",
+    "mpiwatch.layers",
+    "mpiwatch.processes",
+    "mpiwatch.report",
+    "mpiwatch.sessions",
+    "mpiwatch.strict",
+}
+
+
+@pytest.mark.parametrize("path", [*LAB, *ROOT.glob("cluster_profiles/*/*.py")], ids=str)
+def test_the_lab_uses_the_public_face_of_mpiwatch_alone(path: Path) -> None:
+    """Each name that it imports, or looks up in a module, is in the `__all__` of a public module."""
+    wrong = []
+    modules: dict[str, str] = {}  # of mpiwatch, by the name that the file gives them
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names if alias.name.split(".")[0] == "mpiwatch"]
+            wrong += [name for name in names if name != "mpiwatch"]
+            modules |= {name: name for name in names}
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "mpiwatch":
+            for alias in node.names:
+                if f"{node.module}.{alias.name}" in PUBLIC:
+                    modules[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                elif node.module not in PUBLIC or alias.name not in public_names(node.module):
+                    wrong.append(f"{node.module}.{alias.name}")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            module = modules[node.value.id]
+            if node.attr not in (*public_names(module), "__file__"):
+                wrong.append(f"{module}.{node.attr}")
+    assert wrong == []
+
+
+@cache
+def public_names(module: str) -> tuple[str, ...]:
+    """Return the names in a module's `__all__`, without importing it, as it may load MPI."""
+    for node in ast.parse(MODULES[module].read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return tuple(ast.literal_eval(node.value))
+    return ()
+
+
+def test_mpiwatch_knows_nothing_of_the_lab() -> None:
+    files = [path for name, path in MODULES.items() if name.startswith("mpiwatch")]
+    assert [path for path in files if re.search(r"labkit|the lab\b|LABKIT", path.read_text())] == []
+    assert [path for path in files if any(name.startswith("labkit") for name in imported(path))] == []
+
+
+@pytest.mark.parametrize("module", sorted(PUBLIC - {"mpiwatch.layers", "mpiwatch.strict"}))
+def test_public_modules_load_no_mpi_before_they_are_used(module: str) -> None:
+    program = f"import sys, {module}; print([name for name in sys.modules if name in ('mpi4py', 'numpy')])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("room", WITHOUT_MPI)
@@ -128,7 +190,7 @@ def test_something_other_than_a_test_uses_every_module() -> None:
         *ROOT.glob("examples/*"),
     ]
     names: Counter[str] = Counter()  # in how many files each module is named
-    for path in [*MODULES.values(), ROOT / "pyproject.toml", *outside]:
+    for path in [*MODULES.values(), ROOT / "pyproject.toml", ROOT / "mpiwatch/pyproject.toml", *outside]:
         text = path.read_text()
         named = set(re.findall(r"\b(?:labkit|mpiwatch)(?:\.\w+)+", text))
         named |= imported(path) if path in FILES else set()

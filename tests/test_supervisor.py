@@ -53,7 +53,7 @@ def test_the_logs_of_a_killed_kernel_are_removed(tmp_path: Path, end: str) -> No
     controllers = tmp_path / "log" / "ipcontroller-notebook-1-7.log"
     kernel = subprocess.Popen(["sleep", "60"])
     supervisor = cluster_supervisor.supervised("controller")
-    supervisor[-1] = str(kernel.pid)
+    supervisor[-2] = str(kernel.pid)  # STARTER; what to remove follows
     environment = {**os.environ, "IPP_PROFILE_DIR": str(tmp_path), "IPP_CLUSTER_ID": "notebook-1"}
     try:
         with (

@@ -1,4 +1,4 @@
-"""The wheel and the source archive: built here, complete, and usable where there is no clone."""
+"""The wheels and the source archives: built here, complete, and usable where there is no clone."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
+import mpiwatch
 from labkit import __version__
 from labkit.cli.course import folders
 from labkit.exercises.exercise import ORIGINALS
@@ -32,15 +33,22 @@ def build(root: Path, *options: str | Path) -> None:
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the wheel and the source archive."""
+    """Return a folder with the wheels and the source archives."""
     folder = tmp_path_factory.mktemp("dist")
     build(ROOT, "-d", folder)
+    build(ROOT / "mpiwatch", "-d", folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def wheel(dist: Path) -> Path:
-    (wheel,) = dist.glob("*.whl")
+    (wheel,) = dist.glob("labkit-*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def mpiwatch_wheel(dist: Path) -> Path:
+    (wheel,) = dist.glob("mpiwatch-*.whl")
     return wheel
 
 
@@ -75,20 +83,33 @@ def test_the_wheel_has_the_version_of_the_package_but_no_tests_and_no_runs(wheel
 
 
 def test_the_source_archive_builds_the_same_wheel(dist: Path, wheel: Path, tmp_path: Path) -> None:
-    (archive,) = dist.glob("*.tar.gz")
+    (archive,) = dist.glob("labkit-*.tar.gz")
     assert archive.name == f"labkit-{__version__}.tar.gz"
     shutil.unpack_archive(archive, tmp_path)
     build(tmp_path / f"labkit-{__version__}", "-t", "wheel", "-d", tmp_path)
     assert contents(tmp_path / wheel.name) == contents(wheel)
 
 
-def environment(folder: Path, wheel: Path) -> Path:
-    """Make an environment with the packages of this one, but labkit from the wheel; return its Python.
+def test_the_wheel_of_mpiwatch_holds_it_alone_and_its_archive_builds_the_same(
+    dist: Path, wheel: Path, mpiwatch_wheel: Path, tmp_path: Path
+) -> None:
+    name = f"mpiwatch-{mpiwatch.__version__}"
+    assert {file.partition("/")[0] for file in contents(mpiwatch_wheel)} == {"mpiwatch", f"{name}.dist-info"}
+    assert not [file for file in contents(wheel) if file.startswith("mpiwatch/")]
+    shutil.unpack_archive(dist / f"{name}.tar.gz", tmp_path)
+    assert (tmp_path / name / "tests/corpus/run_corpus.py").exists()
+    build(tmp_path / name, "-t", "wheel", "-d", tmp_path)
+    assert contents(tmp_path / mpiwatch_wheel.name) == contents(mpiwatch_wheel)
+
+
+def environment(folder: Path, *wheels: Path) -> Path:
+    """Make an environment with the packages of this one, but ours from the wheels; return its Python.
 
     The packages are links to those of this environment, so nothing needs a connection.
     """
     packages = Path(str(metadata.distribution("labkit").locate_file("")))
-    ours = {Path(os.path.normpath(str(path.locate()))) for path in metadata.files("labkit") or []}
+    files = [*(metadata.files("labkit") or []), *(metadata.files("mpiwatch") or [])]
+    ours = {Path(os.path.normpath(str(path.locate()))) for path in files}
 
     def left_out(parent: str, names: list[str]) -> list[str]:
         here = Path(parent)
@@ -99,8 +120,9 @@ def environment(folder: Path, wheel: Path) -> Path:
     for path in packages.iterdir():
         if path != packages / "labkit" and not any(path in (file, *file.parents) for file in ours):
             (new / path.name).symlink_to(path)
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(new)
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(new)
     data = new / f"labkit-{__version__}.data"
     shutil.copytree(data / "data", folder, dirs_exist_ok=True)
     shutil.rmtree(data)
@@ -113,10 +135,10 @@ def link(source: str, target: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return the Python of an environment that has the wheel and not this clone."""
+def python(wheel: Path, mpiwatch_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return the Python of an environment that has the wheels and not this clone."""
     folder = tmp_path_factory.mktemp("wheel") / "an environment"
-    yield environment(folder, wheel)
+    yield environment(folder, wheel, mpiwatch_wheel)
     shutil.rmtree(folder)
 
 

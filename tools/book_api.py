@@ -58,13 +58,6 @@ def of_room(room: str) -> Iterator[str]:
         yield from entry(name, value, 2)
     for found in MODULES.get(room, ()):  # notebooks import them
         yield from of_module(importlib.import_module(f"labkit.{room}.{found}"))
-    if room == "mpiwatch":  # which exports no name that loads MPI
-        for part, name in (
-            ("communicators", "watch"),
-            ("communicators", "watch_world"),
-            ("waiting", "HangError"),
-        ):
-            yield from entry(f"{part}.{name}", getattr(importlib.import_module(f"mpiwatch.{part}"), name), 2)
 
 
 def public_names(module: ModuleType) -> list[str]:

@@ -79,10 +79,15 @@ ON_THE_ENGINE = [
 ]
 
 
+def path_of(file: str) -> Path:
+    """Return the path of a file of labkit or mpiwatch."""
+    return (ROOT / "mpiwatch/src" if file.startswith("mpiwatch/") else ROOT) / file
+
+
 @cache
 def names_in(file: str) -> set[str]:
     """Return the functions and classes of a file, and the methods as `Class.method`."""
-    top = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
+    top = ast.parse(path_of(file).read_text(encoding="utf-8")).body
     found = set()
     for node in top:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -99,7 +104,7 @@ def missing() -> list[str]:
     return [
         code
         for code, file, name in places
-        if not (ROOT / file).exists() or (name and name not in names_in(file))
+        if not path_of(file).exists() or (name and name not in names_in(file))
     ]
 
 

@@ -18,11 +18,13 @@ import book_taught
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "build" / "book"
-FOLDERS = ("docs", "notebooks", "examples", "labkit/reports/figures")
+FOLDERS = ("docs", "mpiwatch/docs", "notebooks", "examples", "labkit/reports/figures")
 FILES = (
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "mpiwatch/README.md",
+    "mpiwatch/CHANGELOG.md",
     "CITATION.cff",
     "labkit/data/digits.txt",
     ".github/workflows/test.yml",

@@ -33,6 +33,7 @@ OLDEST = (3, 11)
 ROOT = Path(__file__).resolve().parent.parent
 INPUTS = (
     "pyproject.toml",
+    "mpiwatch/pyproject.toml",
     "requirements.lock",
     "cluster_profiles/mpi/ipcluster_config.py",
     "cluster_profiles/mpi/ipython_kernel_config.py",
@@ -210,7 +211,7 @@ def make(folder: Path, old: Path, want: dict, lock: int) -> None:
 
 def compile_clone() -> None:
     """Compile what has changed in the clone, as far as this user may write there."""
-    for name in "labkit", "mpiwatch":
+    for name in "labkit", "mpiwatch/src":
         compileall.compile_dir(ROOT / name, quiet=2)
 
 
@@ -226,7 +227,7 @@ def keep_fonts(folder: Path) -> None:
 
 
 def install(folder: Path, extras: list[str], lock: int) -> str:
-    """Install the packages of the lock, then the lab itself; return the name of the installer.
+    """Install the packages of the lock, then mpiwatch and the lab; return the name of the installer.
 
     Raise CalledProcessError if neither uv nor pip could do it.
     """
@@ -245,7 +246,8 @@ def install(folder: Path, extras: list[str], lock: int) -> str:
     for name, command in commands.items():
         try:
             run([*command, "--require-hashes", "-r", str(folder / "locked-all.txt")], lock)
-            run([*command, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], lock)
+            editable = ["-e", str(ROOT / "mpiwatch"), "-e", str(ROOT)]
+            run([*command, "--no-deps", "--no-build-isolation", *editable], lock)
             return name
         except subprocess.CalledProcessError as error:
             failed = error

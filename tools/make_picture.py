@@ -26,7 +26,8 @@ from PIL import Image
 from labkit.plots.hang import COLOURS as STATE
 from labkit.plots.style import INK, colour, text_colour
 from labkit.schedules import ALLREDUCE, Transfer, contents_by_round, verify
-from mpiwatch.report import Entry, Report, table, wrapped
+from labkit.text import wrapped
+from mpiwatch.report import Entry, Report, table
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "lab.gif"
 P = 4

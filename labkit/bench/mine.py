@@ -25,7 +25,7 @@ from labkit.bench.rows import Row, in_turns, rows_of
 from labkit.bench.training import DDP, STEPS, TORCH_ALONE, Case, pytorch_runs
 from labkit.comm import ALGORITHMS
 from labkit.nn import MODELS, SGD
-from mpiwatch.waiting import raise_faults
+from mpiwatch.layers import raise_faults
 
 PARTS = "gradient", "averaging", "update"
 MODEL_NAMES = {"cnn": "mnist-cnn"}  # labkit's, where it is another than the program's

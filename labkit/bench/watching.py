@@ -16,8 +16,8 @@ from mpi4py import MPI
 
 from labkit.bench.rows import Row, in_turns, rows_of
 from labkit.units import KIB, MIB, format_size
-from mpiwatch.collectives import Channel
-from mpiwatch.communicators import watch
+from mpiwatch import watch
+from mpiwatch.layers import without_rendezvous
 
 # Bytes of an Allreduce → consecutive calls that are timed together.
 SIZES = {KIB: 100, MIB: 10, 16 * MIB: 2}
@@ -30,11 +30,7 @@ def compare(raw: MPI.Intracomm) -> tuple[list[Row], str]:
     The three take turns, round after round; a round's time is that of the slowest rank.
     """
     watched = watch()
-    compared = watched.Dup()  # as in a program
-    if isinstance(channel := compared._channel, Channel):
-        compared._channel = Channel(
-            channel.watch, channel.row, channel.first, compared, channel.members, waits=False
-        )
+    compared = without_rendezvous(watched)  # as in a program
 
     def barrier_first(*arguments: Any) -> None:
         raw.Barrier()

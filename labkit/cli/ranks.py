@@ -80,7 +80,7 @@ def mpiexec(ranks: int | None, *files: str) -> list[str]:
 
         with one_line(ClusterError):
             machines = ssh.prepare(path.absolute(), ranks, files)
-        os.environ[ssh.MACHINES] = json.dumps(machines)
+        os.environ |= {ssh.MACHINES: json.dumps(machines), launch.SEVERAL_MACHINES: "1"}
         return [sys.executable, "-P", "-m", "labkit.cluster.places.ssh", "-n", str(len(machines["hosts"]))]
     found = launch.mpiexec()
     if not shutil.which(found):

@@ -28,8 +28,8 @@ from labkit.cluster.magics import activate
 from labkit.cluster.places.files import cluster_files, exits_in
 from labkit.cluster.places.place import Engines
 from labkit.cluster.ranks import Ranks, kill_engines, wait_until
+from labkit.text import counted, ranks_phrase
 from labkit.units import duration
-from mpiwatch.report import counted, ranks_phrase
 
 POLL_S = 0.02
 ANSWER_S = 5.0  # for an idle engine to answer; it takes milliseconds
@@ -78,7 +78,7 @@ def connect(
     - `restart`: end the engines that are there, even those that do not respond, and start new ones.
     - `deadline_s`: how long a rank waits in a call of `comm` before it reports a hang, in seconds.
     - `strict`: let each send wait for its receive, compare messages with their receives, and list at the end
-      of a cell what it has left behind (see docs/strict.md). Strict mode lasts until the engines end.
+      of a cell what it has left behind: mpiwatch/docs/strict.md. Strict mode lasts until the engines end.
     - `timeout`: how long to wait for the engines, in seconds.
 
     Raise `labkit.hosts.HostsError` if the profile is `hosts` and fewer than `n` hosts are up, and

@@ -17,7 +17,7 @@ from typing import Any
 
 from labkit.cluster.adapter import functions
 from labkit.units import approx_size
-from mpiwatch.places import place_of
+from mpiwatch.sessions import place_of
 
 MOST_CHARACTERS = 200 << 10  # that a cell shows of each rank
 SENT_S = 0.3  # for output to leave this process and, as an engine sends it from time to time, the others

@@ -39,7 +39,7 @@ def rank_info() -> RankInfo:
     from mpi4py import MPI
 
     from labkit.cluster.tracebacks import shorten_tracebacks
-    from mpiwatch.places import cell_number
+    from mpiwatch.sessions import cell_number
 
     comm, shell = MPI.COMM_WORLD, get_ipython()
     # Tracebacks name a cell by its number in the notebook; this engine counts its own cells. They have no
@@ -76,53 +76,49 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
 
     from labkit.cluster import engine_guards
     from labkit.cluster.places.files import files_of_this_cluster
-    from mpiwatch import left_calls
-    from mpiwatch.communicators import watch_world
-    from mpiwatch.recorder import CellState
-    from mpiwatch.renewal import renewal
-    from mpiwatch.waiting import Watch
+    from mpiwatch import sessions, watch_world
 
     comm = watch_world(deadline_s=deadline_s, keep=True)
-    renewal.prepare(comm)
+    sessions.begin(comm)
     if strict:
         from mpiwatch.strict import begin
 
         comm = begin(comm)
     shell = get_ipython()
     cleared = clear_names(shell) if clear else []
-    if renewal.is_due_on_any_rank():  # the notebook whose cell failed has not done it
+    if sessions.is_renewal_due():  # the notebook whose cell failed has not done it
         renew_comm("a cell of another notebook failed")
     shell.user_ns.update(comm=comm, rank=comm.rank, size=comm.size, np=np)
     if comm.watch is None:
         return "", cleared
     comm.watch.recorder.reports = files_of_this_cluster()["reports"]
-    comm.watch.end_cell(CellState.RETURNED, "")  # no cell is running yet
+    comm.watch.end_cell(sessions.CellState.RETURNED, "")  # no cell is running yet
     if not getattr(shell, "_labkit_records_cells", False):
         shell._labkit_records_cells = True
-        left_calls.install()
+        sessions.leave_calls_that_hang()
         engine_guards.note_ends(comm.watch)
         engine_guards.restore_signals_in_children()
         record_cells(shell, comm.watch, engine_guards.limit_output())
-    assert isinstance(comm.watch, Watch)
-    return comm.watch.recorder.path, cleared
+    path: str = comm.watch.recorder.path
+    return path, cleared
 
 
 def renew_comm(because: str) -> None:
     """Let `comm` go on with a fresh context, and end all that was made from it. Collective."""
     from mpi4py import MPI
 
-    from mpiwatch.renewal import renewal
+    from mpiwatch import sessions
 
-    renewal.renew(MPI.COMM_WORLD, because)
+    sessions.renew(MPI.COMM_WORLD, because)
 
 
 def leftovers() -> tuple[Any, ...]:
-    """Return what the last cell has left on this rank: the fields of mpiwatch.messages.Leftovers."""
+    """Return what the last cell has left on this rank: see mpiwatch.sessions.leftovers."""
     from mpi4py import MPI
 
-    from mpiwatch import messages
+    from mpiwatch import sessions
 
-    return tuple(messages.leftovers(MPI.COMM_WORLD.watch))  # type: ignore[attr-defined]
+    return sessions.leftovers(MPI.COMM_WORLD.watch)  # type: ignore[attr-defined]
 
 
 def clear_names(shell: Any) -> list[str]:
@@ -147,34 +143,21 @@ def record_cells(shell: Any, watch: Any, outputs: Sequence[Any]) -> None:
     `outputs`: the streams whose output is bounded for each cell.
     """
     from labkit.cluster import engine_guards
-    from mpiwatch import messages
-    from mpiwatch.places import describe
-    from mpiwatch.recorder import CellState
-    from mpiwatch.renewal import renewal, without_interrupts
-    from mpiwatch.under_way import traffic
+    from mpiwatch import sessions
 
     engine_guards.keep_streams()
 
     def begin() -> None:
-        traffic.balance = 0
         for output in outputs:
             output.begin_cell()
-        watch.begin_cell()
+        sessions.begin_cell(watch)
 
     def end(error: BaseException | None) -> None:
-        with without_interrupts():  # else the cell would seem to run forever
+        with sessions.without_interrupts():  # else the cell would seem to run forever
             engine_guards.restore_closed_streams()
             for output in outputs:
                 output.end_cell()
-            strict = sys.modules.get("mpiwatch.strict")
-            if strict is not None and (left := strict.end_cell()):
-                print(left)
-            if strict is None:  # strict mode reports what is left as findings
-                watch.slot.balance = traffic.balance
-                watch.slot.open_requests = len(messages.open_requests())
-            renewal.is_due = renewal.is_due or error is not None
-            state = CellState.RETURNED if error is None else CellState.RAISED
-            watch.end_cell(state, describe(error) if error else "")
+            sessions.end_cell(watch, error)
 
     def end_cell(result: Any) -> None:
         end(result.error_before_exec or result.error_in_exec)

@@ -12,8 +12,8 @@ from ipyparallel.error import RemoteError, TaskAborted
 
 from labkit.cluster.adapter import client
 from labkit.cluster.errors import CellFailed, CellHung
-from mpiwatch.places import one_line
-from mpiwatch.report import ranks_phrase
+from labkit.text import ranks_phrase
+from mpiwatch.sessions import one_line
 
 CONSEQUENCES = (
     "HangError",
@@ -95,7 +95,7 @@ def _split(name: str, message: str, traceback: str) -> tuple[str, str]:
 def leftover_lines(leftovers: Sequence[tuple[list[Any], list[Any], list[Any]]]) -> str:
     """Return lines about what a cell has left on the ranks; empty if there is nothing.
 
-    `leftovers`: the fields of mpiwatch.messages.Leftovers, by rank.
+    `leftovers`: see mpiwatch.sessions.leftovers, by rank.
     """
     lines = [_unreceived_line(leftovers), *_request_lines([requests for _, _, requests in leftovers])]
     return "\n".join(filter(None, lines))

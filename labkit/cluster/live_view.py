@@ -17,8 +17,9 @@ from IPython.display import clear_output, publish_display_data
 from labkit.cluster.adapter import client
 from labkit.cluster.ranks import Ranks
 from labkit.guard import Guard, note_in_log
+from labkit.text import counted, ranks_phrase
 from labkit.units import duration
-from mpiwatch.report import Activity, RankState, counted, ranks_phrase
+from mpiwatch.report import Activity, RankState
 
 # Set where outputs are compared (nbval). Then show nothing that depends on the load of the machine.
 NONINTERACTIVE = os.environ.get("IPP_NONINTERACTIVE", "") not in ("", "0")

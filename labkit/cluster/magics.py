@@ -23,7 +23,8 @@ from labkit.cluster.failures import error_of, failures, failures_in
 from labkit.cluster.ranks import Ranks
 from labkit.cluster.tracebacks import lines_of_cells, with_sources
 from labkit.guard import Guard, note_in_log
-from mpiwatch.report import Report, runs, wrapped
+from labkit.text import runs, wrapped
+from mpiwatch.report import Report
 
 POLL_S = 0.05  # between two looks at a cell that runs
 RUNS_SHOWN = 6  # of consecutive cells; a longer list is hard to read

@@ -22,10 +22,10 @@ from labkit.cluster.errors import CellHung, CellStopped, RankDied
 from labkit.cluster.failures import Failure, failures, hang_report, leftover_lines, tracebacks
 from labkit.cluster.places.files import cluster_files, exits_in
 from labkit.guard import Guard, note_in_log
+from labkit.text import ranks_phrase
 from mpiwatch import HANG_EXIT_CODE
-from mpiwatch.recorder import FlightRecorder
-from mpiwatch.report import Reason, Report, ranks_phrase, render
-from mpiwatch.snapshot import take_snapshot
+from mpiwatch.report import Reason, Report, render
+from mpiwatch.sessions import FlightRecorder, take_snapshot
 
 ADVICE = (
     "Run the cell with `connect()` again: it starts new engines and lists the cells to run again, "

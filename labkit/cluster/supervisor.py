@@ -1,9 +1,9 @@
 """The supervisor of a cluster's controller or engines: it ends them, and removes the files of the cluster.
 
-    python supervisor.py ROLE STARTER REMOVES COMMAND [ARGUMENT …]
+    python supervisor.py FOLDER ROLE STARTER REMOVES COMMAND [ARGUMENT …]
 
-runs COMMAND as mpiwatch.processes does. STARTER is the pid of the process that starts this program, REMOVES a
-pattern of files to remove at the end, and ROLE is one of
+runs COMMAND as mpiwatch.processes does. FOLDER is where mpiwatch is installed, STARTER is the pid of the
+process that starts this program, REMOVES a pattern of files to remove at the end, and ROLE is one of
 
 - `controller`: end with STARTER, and remove the files that describe the cluster;
 - `engines`: end with the cluster's controller, whichever process started the engines;
@@ -21,8 +21,9 @@ import subprocess
 import sys
 import time
 
-if __name__ == "__main__":  # run by path with -I -S, Python does not know where labkit is
+if __name__ == "__main__":  # run by path with -I -S, Python does not know where labkit and mpiwatch are
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    sys.path.append(sys.argv.pop(1))
 
 from labkit import forking
 from labkit.cluster.adapter import files
@@ -40,7 +41,8 @@ def supervised(role: str, removes: str = "") -> list[str]:
 
     `removes`: a pattern of files to remove when it has ended; `{pid}` in it is the command's process id.
     """
-    return run_by_path(__file__, role, str(os.getpid()), removes)
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(processes.__file__)))
+    return run_by_path(__file__, folder, role, str(os.getpid()), removes)
 
 
 def controller_pid() -> int | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from labkit.cluster.adapter import functions
 from labkit.cluster.engine_guards import restore_closed_streams
-from mpiwatch.places import own_folders
+from mpiwatch.sessions import own_folders
 
 ENDS_KEPT = 3  # frames at both ends of a long traceback
 MOST_FRAMES = 20

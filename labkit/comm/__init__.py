@@ -20,7 +20,6 @@ from labkit.comm.emulation import EmulatedComm, Link, parse_link
 from labkit.comm.running import run
 from labkit.comm.scheduled import RingComm, ScheduledComm
 from labkit.comm.shared_memory import shared_array
-from mpiwatch.message_waits import sleeping_barrier
-from mpiwatch.waiting import CollectiveError, raise_together
+from mpiwatch.layers import CollectiveError, raise_together, sleeping_barrier
 
-mpiwatch.wrappers.append("labkit.comm")
+mpiwatch.register("labkit.comm", wraps=True)

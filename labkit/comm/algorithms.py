@@ -27,7 +27,7 @@ from labkit.comm.aggregate import add_up
 from labkit.comm.running import Steps, Wait, steps
 from labkit.comm.shared_memory import shared_memory
 from labkit.schedules import ALLREDUCE, chunk_bounds, ring_allgather, ring_reduce_scatter
-from mpiwatch.message_waits import Pending
+from mpiwatch.layers import Pending
 
 Algorithm = Callable[[MPI.Intracomm, np.ndarray, float, bool], Steps]
 

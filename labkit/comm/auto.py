@@ -41,9 +41,8 @@ from labkit.files import atomic_write
 from labkit.hosts import HostsError, running
 from labkit.hosts.namespaces import TOKEN
 from labkit.units import MIB, approx_size, approx_time, format_bandwidth, format_size
-from mpiwatch import waiting
-from mpiwatch.waiting import CollectiveError
-from mpiwatch.wrapper import CommWrapper
+from mpiwatch import layers
+from mpiwatch.layers import CollectiveError, CommWrapper
 
 LIBRARY = "mpi"
 MARGIN = 0.04  # by how much an algorithm has to be faster than the library's own to be chosen
@@ -187,7 +186,7 @@ def _decisions(comm: MPI.Intracomm) -> dict[int, str]:
     if not isinstance(kept, dict):
         kept = {}
         comm.Set_attr(_keyval(), kept)
-    known: dict[int, str] = kept.setdefault((getattr(comm, "emulated", ""), waiting.attempt()), {})
+    known: dict[int, str] = kept.setdefault((getattr(comm, "emulated", ""), layers.attempt()), {})
     return known
 
 

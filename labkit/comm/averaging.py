@@ -20,7 +20,7 @@ from labkit.comm.compression import error_feedback, parse
 from labkit.comm.running import Steps, complete
 from labkit.comm.shared_memory import NAME as SHARED_MEMORY
 from labkit.comm.shared_memory import shared_array
-from mpiwatch.waiting import CollectiveError, raise_faults
+from mpiwatch.layers import CollectiveError, raise_faults
 
 # Whatever averages a gradient in place, given this rank's weight: an `Averaging`, or a function of your own.
 Averages = Callable[[MPI.Intracomm, np.ndarray, float], None]

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch.arguments import nbytes
+from mpiwatch.layers import CommWrapper, add_methods, nbytes
 from mpiwatch.report import NONBLOCKING_COLLECTIVES, OF_ARRAYS, OF_OBJECTS, SENDS
-from mpiwatch.wrapper import CommWrapper, add_methods
 
 MESSAGES = "messages"  # sent outside any schedule
 

@@ -12,8 +12,7 @@ from mpi4py import MPI
 from labkit import data
 from labkit.comm.shared_memory import by_node
 from labkit.data import Scheme
-from mpiwatch.message_waits import sleeping_barrier
-from mpiwatch.waiting import CollectiveError, raise_together
+from mpiwatch.layers import CollectiveError, raise_together, sleeping_barrier
 
 Samples = tuple[np.ndarray, np.ndarray]
 Result = TypeVar("Result")

@@ -27,11 +27,16 @@ from mpi4py import MPI
 from labkit.comm.clock import offset
 from labkit.comm.counting import LIBRARY, SENDING, wrap
 from labkit.units import format_bandwidth, format_time, parse_bandwidth, parse_time
-from mpiwatch.arguments import is_in_place, nbytes
-from mpiwatch.collectives import caller
-from mpiwatch.message_waits import SPIN_IN_SCHEDULE_S, wait_for
-from mpiwatch.waiting import raise_together, yield_core
-from mpiwatch.wrapper import CommWrapper
+from mpiwatch.layers import (
+    SPIN_IN_SCHEDULE_S,
+    CommWrapper,
+    caller,
+    is_in_place,
+    nbytes,
+    raise_together,
+    wait_for,
+    yield_core,
+)
 
 POLL_S = 1e-4  # between polls for a message
 PROGRESS_S = 1e-3  # the longest sleep: MPI makes progress on other messages only when it is called

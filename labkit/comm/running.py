@@ -27,10 +27,8 @@ from mpi4py import MPI
 from labkit.comm import tags
 from labkit.comm.counting import CountingComm
 from labkit.schedules import Schedule, chunk_bounds
-from mpiwatch import waiting
-from mpiwatch.message_waits import Pending, wait_for_pending
-from mpiwatch.waiting import Over
-from mpiwatch.wrapper import CommWrapper
+from mpiwatch import layers
+from mpiwatch.layers import CommWrapper, Over, Pending, wait_for_pending
 
 SEGMENT_BYTES = 768 << 10  # several fit in a core's cache; shorter segments cost more calls than they hide
 AHEAD = 2  # receives posted at a time, so that one segment is added while the next is on its way
@@ -207,7 +205,7 @@ def run(
     Shapes: array (n,), contiguous and writable, the same n and dtype on all ranks; this is not checked here.
 
     Collective. A rank that never joins is reported: on a watched communicator as a hang report, otherwise as
-    a TimeoutError on the ranks that wait, after `mpiwatch.waiting.DEADLINE_S` seconds.
+    a TimeoutError on the ranks that wait, after 20 seconds.
     """
     complete(steps(comm, schedule, array, op, segment_bytes, blocking=True))
 
@@ -245,7 +243,7 @@ def steps(
     store = spare if spare.size >= size else np.empty(size, np.uint8)
     temporary = store[:size].view(array.dtype)
     requests = [MPI.REQUEST_NULL] * messages
-    tag = (tags.SCHEDULE if blocking else tags.STARTED) + waiting.attempt() % 1000
+    tag = (tags.SCHEDULE if blocking else tags.STARTED) + layers.attempt() % 1000
     plain = op == MPI.SUM and array.dtype.kind in "iufc"
     try:
         for do, start, stop, peer, slot, number in todo:

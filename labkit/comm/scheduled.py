@@ -15,10 +15,8 @@ from mpi4py import MPI
 
 from labkit.comm.running import complete, steps
 from labkit.schedules import Schedule, ring_allreduce
-from mpiwatch import waiting
-from mpiwatch.arguments import check_writable, flat, is_in_place
-from mpiwatch.message_waits import Pending, wait_for_pending
-from mpiwatch.wrapper import CommWrapper
+from mpiwatch import layers
+from mpiwatch.layers import CommWrapper, Pending, check_writable, flat, is_in_place, wait_for_pending
 
 
 class ScheduledComm(CommWrapper):
@@ -55,11 +53,11 @@ class ScheduledComm(CommWrapper):
             )
         check_writable(received)
         self._before_schedule(schedule.name, received)
-        if self._messages is None or self._attempt != waiting.attempt():
+        if self._messages is None or self._attempt != layers.attempt():
             # Dup has no deadline, so it begins when all ranks are here.
             barrier = MPI.Intracomm.Ibarrier(self)
             wait_for_pending(barrier.Test, lambda: Pending(self, schedule.name, [], []))
-            self._messages, self._attempt = self.Dup(), waiting.attempt()
+            self._messages, self._attempt = self.Dup(), layers.attempt()
         if sent is not received:
             received[:] = sent
         complete(steps(self._messages, schedule, received, op))

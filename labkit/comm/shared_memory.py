@@ -25,11 +25,9 @@ from labkit.comm.aggregate import add_up
 from labkit.comm.running import Steps, steps
 from labkit.schedules import chunk_bounds, ring_allreduce
 from labkit.units import approx_size
-from mpiwatch import waiting
-from mpiwatch.message_waits import Pending
+from mpiwatch import layers
+from mpiwatch.layers import CommWrapper, Pending, raise_together
 from mpiwatch.processes import SHM
-from mpiwatch.waiting import raise_together
-from mpiwatch.wrapper import CommWrapper
 
 NAME = "shared-memory"
 BARRIERS = 3  # the column of a rank's counter in its node's table
@@ -139,7 +137,7 @@ class _Node:
         a hang they count on from a new number: some had reached a barrier that the others never did.
         """
         self._sync()
-        reached = max(self._own_row[BARRIERS], waiting.attempt() * BARRIERS_PER_ATTEMPT) + 1
+        reached = max(self._own_row[BARRIERS], layers.attempt() * BARRIERS_PER_ATTEMPT) + 1
         self._own_row[BARRIERS] = reached
         counters = self.table[:, BARRIERS]
 

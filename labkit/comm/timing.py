@@ -27,7 +27,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.units import format_size
-from mpiwatch.waiting import CollectiveError, raise_together
+from mpiwatch.layers import CollectiveError, raise_together
 
 ITEM = np.dtype(np.float32).itemsize
 Times = dict[int, dict[str, float]]  # bytes → algorithm → median time in seconds

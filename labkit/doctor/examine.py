@@ -21,10 +21,10 @@ from packaging.specifiers import SpecifierSet
 
 from labkit import limits
 from labkit.doctor.trials import Finding, Outcome, fault, finish, note, ok, start, start_probe
+from labkit.text import counted
 from labkit.units import MIB
 from mpiwatch import launch, processes
 from mpiwatch.processes import cores
-from mpiwatch.report import counted
 
 RANKS = 4  # the number that the notebooks use
 # Per rank, measured with four ranks and large messages: MPICH 5.0 takes 5.3 MiB, and a signal kills it if it

@@ -9,12 +9,8 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.exercise import Case, Outcome
-from mpiwatch.report import (
-    NONBLOCKING_COLLECTIVES,
-    OF_ARRAYS,
-    OF_OBJECTS,
-    counted,
-)
+from labkit.text import counted
+from mpiwatch.report import NONBLOCKING_COLLECTIVES, OF_ARRAYS, OF_OBJECTS
 
 Cases = Callable[[], Iterable[Case]]
 

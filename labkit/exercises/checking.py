@@ -34,9 +34,9 @@ from labkit.exercises.exercise import Exercise, Verdict, is_stub
 from labkit.exercises.launching import EXTRA_S, FORKED, START_S, clean_environment, scratch_folder
 from labkit.exercises.limits import set_readable
 from labkit.guard import Guard, note_in_log
-from mpiwatch.places import is_cell
+from labkit.text import COLUMNS, counted, wrapped
 from mpiwatch.processes import supervised
-from mpiwatch.report import COLUMNS, counted, wrapped
+from mpiwatch.sessions import is_cell
 
 JUDGE = "labkit.exercises.judge"
 STEPS = ("_forks",)  # of a check: an error in one of these functions does not keep its verdict

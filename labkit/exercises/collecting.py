@@ -30,8 +30,8 @@ from labkit.exercises import answers, catalogue, record
 from labkit.exercises.checking import cell_text, whose
 from labkit.exercises.exercise import Exercise
 from labkit.files import atomic_write, kept_beside, read_input
-from mpiwatch.places import is_cell
-from mpiwatch.report import COLUMNS, counted, wrapped
+from labkit.text import COLUMNS, counted, wrapped
+from mpiwatch.sessions import is_cell
 
 TEMPLATE = Path(__file__).with_name("my_ddp.template")
 NAME, DIGITS = "my_ddp.py", "digits.npz"

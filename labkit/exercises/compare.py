@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.transport import Foreign
-from mpiwatch.report import counted
+from labkit.text import counted
 
 ROUNDINGS = 1024  # the tolerance, in units of the dtype's rounding, relative to the largest value
 NUMBERS = "biufc"  # kinds of dtype

@@ -11,7 +11,8 @@ from typing import Any
 from labkit.exercises.exercise import Case, Exercise, Fault
 from labkit.exercises.launching import HANG_S, Run
 from labkit.exercises.transport import CELL
-from mpiwatch.report import Activity, Reason, Report, rank_lines, ranks_phrase, title
+from labkit.text import ranks_phrase
+from mpiwatch.report import Activity, Reason, Report, rank_lines, title
 
 SHOWN_GROUPS = 3
 

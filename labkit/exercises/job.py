@@ -327,12 +327,12 @@ class _Ranks(_OneProcess):
         # Lets messages travel on whose receives a function has left behind.
         self.progress: Callable[[], object] = lambda: None
         if is_strict:
-            from mpiwatch import findings, operations, strict
+            from mpiwatch import strict
 
             world: Any = MPI.COMM_WORLD  # a watched one
             strict.begin(world, is_in_call)
-            self.progress = operations.progress
-            findings.on_error = self.note
+            self.progress = strict.progress
+            strict.report_errors_to(self.note)
         self.is_strict = is_strict
         self.counted = Counting(MPI.COMM_WORLD)
         self.comms: dict[int, Any] = {}  # by the number of ranks
@@ -402,7 +402,7 @@ class _Ranks(_OneProcess):
 
     def end(self, error: dict[str, Any] | None = None) -> None:
         if self.watch is not None:
-            from mpiwatch.recorder import CellState
+            from mpiwatch.sessions import CellState
 
             state = CellState.RAISED if error else CellState.RETURNED
             self.watch.end_cell(state, error["type"] if error else "")

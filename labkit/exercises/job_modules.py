@@ -1,4 +1,4 @@
-"""Copies of the modules of labkit and mpiwatch that a job in a sandbox imports. It sees no others.
+"""Copies of mpiwatch, and of those modules of labkit that a job in a sandbox imports. It sees no others.
 
 The others hold the references, and functions that do an exercise by themselves.
 """
@@ -8,13 +8,15 @@ from __future__ import annotations
 import ast
 import pickle
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import mpiwatch
 from labkit.exercises.exercise import Case, Exercise
 
 SOURCES = Path(__file__).resolve().parents[2]
-PACKAGES = "labkit", "mpiwatch"
+PACKAGE = "labkit"
 JOB = "labkit.exercises.job"
 EVERYTHING = "*"  # stands for all names of a module
 NOTHING = ""  # for none: the module itself is imported
@@ -24,15 +26,15 @@ def copy_for_job(exercise: Exercise, cases: Sequence[Case], folder: Path) -> Non
     """Copy to a folder what a job of this exercise imports."""
     # The job begins with its own program and with what the exercise gives it: pickles hold modules' names.
     pickled = pickle.dumps((list(cases), exercise.wrap, exercise.digest))
-    names = {name.decode() for name in re.findall(rb"(?:labkit|mpiwatch)(?:\.\w+)+", pickled)}
+    names = {name.decode() for name in re.findall(rb"labkit(?:\.\w+)+", pickled)}
     names.add(JOB)
-    if exercise.on_ranks:
-        names.add("mpiwatch.__main__")
     copy_modules(sorted(names), exercise.prelude, folder)
+    package = Path(mpiwatch.__file__).parent
+    shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def copy_modules(modules: Sequence[str], prelude: str, folder: Path) -> None:
-    """Copy these modules, and all of labkit and mpiwatch that they and the prelude import, to a folder.
+    """Copy these modules, and all of labkit that they and the prelude import, to a folder.
 
     Of a package, what no other module imports from it stays behind.
     """
@@ -66,8 +68,8 @@ def copy_modules(modules: Sequence[str], prelude: str, folder: Path) -> None:
 
 
 def _file_of(module: str) -> Path | None:
-    """Return the file of a module of labkit or mpiwatch; None if there is no such module."""
-    if module.partition(".")[0] not in PACKAGES:
+    """Return the file of a module of labkit; None if there is no such module."""
+    if module.partition(".")[0] != PACKAGE:
         return None
     place = SOURCES.joinpath(*module.split("."))
     for path in (place.with_suffix(".py"), place / "__init__.py"):

@@ -35,7 +35,7 @@ from labkit.exercises.exercise import Call, Case, Exercise, Fault, Outcome, Verd
 from labkit.exercises.launching import Job, Run
 from labkit.exercises.limits import set_readable
 from labkit.exercises.transport import Foreign, Unreadable, pack, unpack
-from mpiwatch.report import ranks_phrase
+from labkit.text import ranks_phrase
 
 MEMORY_BYTES = 1 << 30  # of address space, for the judge: it needs 300 MB for the largest right results
 MOST_WORDS = 2000  # characters of a finding

@@ -13,7 +13,8 @@ import numpy as np
 
 from labkit.exercises.cases import COLLECTIVES, SMALL_OBJECTS, calls_by_rank, normal, on_ranks
 from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
-from mpiwatch.report import Activity, CallRecord, MessageRecord, RankState, Reason, Report, counted
+from labkit.text import counted
+from mpiwatch.report import Activity, CallRecord, MessageRecord, RankState, Reason, Report
 
 LARGE = 2**18  # float32 values; no MPI library keeps a message of 1 MiB until it is received
 SIZES = (2, 3, "float64"), (3, 1, "float32"), (4, 5, "int64"), (3, LARGE, "float32"), (1, 3, "float64")

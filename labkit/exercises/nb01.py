@@ -19,7 +19,7 @@ from labkit.exercises.exercise import Case, Exercise, Outcome
 from labkit.nn import flat as nn_flat
 from labkit.nn import ops
 from labkit.nn.ops import linear, relu
-from mpiwatch.report import counted
+from labkit.text import counted
 
 
 def _softmax_cases() -> Iterator[Case]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from labkit.exercises.cases import SMALL_OBJECTS, calls, calls_by_rank
 from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
-from mpiwatch.report import counted
+from labkit.text import counted
 
 
 # Exercise 3.1

@@ -13,7 +13,7 @@ import numpy as np
 
 from labkit.exercises.cases import COLLECTIVES, SIZES, SMALL_OBJECTS, all_but, normal, on_ranks, weighted_mean
 from labkit.exercises.exercise import MPI, Case, Code, Exercise, Outcome
-from mpiwatch.report import counted
+from labkit.text import counted
 
 
 def gradient_and_weight(rank: int, p: int, n: int) -> tuple[np.ndarray, float]:

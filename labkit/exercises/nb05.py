@@ -18,7 +18,7 @@ from labkit.exercises.ring import on_a_ring
 from labkit.exercises.wraps import noting, rounds_as_list, with_notes
 from labkit.schedules import Schedule, ScheduleError, copy_round, merge_rounds, reduce_round
 from labkit.schedules.schedule import CollectiveName
-from mpiwatch.report import counted
+from labkit.text import counted
 
 WITH_ROUNDS = "import numpy as np\n\nfrom labkit.schedules import copy_round, merge_rounds, reduce_round"
 

@@ -17,7 +17,7 @@ from labkit.exercises import wraps
 from labkit.exercises.cases import COLLECTIVES, SENDS, both_dtypes, calls, named, normal
 from labkit.exercises.compare import kind
 from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
-from mpiwatch.report import counted
+from labkit.text import counted
 
 
 # Exercise 6.1

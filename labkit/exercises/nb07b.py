@@ -15,7 +15,7 @@ from labkit.exercises.cases import calls
 from labkit.exercises.compare import difference
 from labkit.exercises.exercise import Case, Exercise, Outcome
 from labkit.exercises.nb07 import faults_of_mean
-from mpiwatch.report import counted
+from labkit.text import counted
 
 
 # Exercise 7.7

@@ -22,7 +22,7 @@ from labkit.exercises.cases import (
 )
 from labkit.exercises.exercise import Case, Exercise, Outcome
 from labkit.exercises.wraps import MicroBatches, once
-from mpiwatch.report import counted
+from labkit.text import counted
 
 # Exercise 8.1
 SIZE = 4000  # float32 values: 16 kB, far more than a hash

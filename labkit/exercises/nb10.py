@@ -10,7 +10,7 @@ import numpy as np
 
 from labkit.exercises.exercise import Case, Exercise
 from labkit.reports.generated import figures, remark
-from mpiwatch.report import counted
+from labkit.text import counted
 
 # Exercise 10.1
 

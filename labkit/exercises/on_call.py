@@ -25,7 +25,8 @@ from labkit.cluster import last_hang
 from labkit.cluster.errors import CellHung
 from labkit.exercises import record
 from labkit.files import read_input
-from mpiwatch.report import COLUMNS, Report, counted, groups, ranks_phrase, render, wrapped
+from labkit.text import COLUMNS, counted, ranks_phrase, wrapped
+from mpiwatch.report import Report, groups, render
 
 BUDGET_S = {1: 50.0, 2: 60.0}  # of machine time, by the number of faults
 LIMIT, LINK_LIMIT = 2.0, 3.0  # times as long as the fastest rank, or as the link's latency and bandwidth give

@@ -22,7 +22,7 @@ from platformdirs import user_state_path
 from labkit.exercises import catalogue
 from labkit.exercises.exercise import Exercise
 from labkit.files import atomic_write, locked, read_input
-from mpiwatch.report import COLUMNS, counted, wrapped
+from labkit.text import COLUMNS, counted, wrapped
 
 FILE = "LABKIT_PROGRESS"
 LOCK_S = 20.0  # for other notebooks that change the record, which takes milliseconds

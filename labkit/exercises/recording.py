@@ -15,14 +15,10 @@ import mpiwatch
 from labkit.comm import CountingComm
 from labkit.comm.counting import LIBRARY, SENDING, wrap
 from labkit.exercises.exercise import Call
-from mpiwatch import requests
-from mpiwatch.arguments import nbytes
-from mpiwatch.findings import here
+from mpiwatch.layers import CommWrapper, here, nbytes, note_starts, world_ranks
 from mpiwatch.report import MAKERS, NONBLOCKING_RECEIVES
-from mpiwatch.waiting import world_ranks
-from mpiwatch.wrapper import CommWrapper
 
-mpiwatch.wrappers.append("labkit.exercises")  # a report names the student's line
+mpiwatch.register("labkit.exercises", wraps=True)  # a report names the student's line
 
 METHODS = *SENDING, *LIBRARY, "Recv", "recv", *NONBLOCKING_RECEIVES, *MAKERS
 
@@ -79,7 +75,7 @@ def forget_requests() -> None:
 
 _kept: list[Any] = []
 wrap(Counting, ("Send_init", "Ssend_init", "Rsend_init", "Bsend_init"), _count_starts)
-requests.on_start = count_start
+note_starts(count_start)
 
 
 def recording(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from labkit.exercises.exercise import Case
-from mpiwatch.report import counted, ranks_phrase
+from labkit.text import counted, ranks_phrase
 
 MOST_PLACES = 2000  # at which a part of the arrays is looked for
 MOST_PARTS = 3  # of a sum, in a message

@@ -39,7 +39,7 @@ def on_links(
 @cache
 def _unbuffered_class() -> Any:
     from labkit.comm.counting import wrap
-    from mpiwatch.wrapper import CommWrapper
+    from mpiwatch.layers import CommWrapper
 
     class Unbuffered(CommWrapper):
         pass
@@ -150,9 +150,8 @@ def with_notes(result: Any) -> Any:
 def _noting_class() -> Any:
     from mpi4py import MPI
 
-    from mpiwatch.arguments import is_in_place
-    from mpiwatch.operations import StrictRequest
-    from mpiwatch.wrapper import CommWrapper
+    from mpiwatch.layers import CommWrapper, is_in_place
+    from mpiwatch.strict import StrictRequest
 
     class NotedRequest(MPI.Request):
         """A request that notes when it is tested and waited for, and which array MPI reads or writes."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from labkit.hosts import links
 from labkit.hosts.namespaces import FOLDER, TOKEN
 from labkit.hosts.state import Host, HostsError, State, folder, load, sweep
+from mpiwatch import launch
 from mpiwatch.processes import start_time
 
 START_S = 30.0  # for the hosts to come up
@@ -100,7 +101,13 @@ def write_agent() -> None:
 def start_holder(token: str, owner: int, bandwidths: list[int]) -> None:
     """Start the process that holds the hosts; return when they are up. Raise HostsError if it fails."""
     command = [sys.executable, "-P", "-m", "labkit.hosts.holder", str(owner), *map(str, bandwidths)]
-    environment = {**os.environ, TOKEN: token, FOLDER: str(folder()), "PATH": search_path()}
+    environment = {
+        **os.environ,
+        TOKEN: token,
+        launch.SEVERAL_MACHINES: "1",
+        FOLDER: str(folder()),
+        "PATH": search_path(),
+    }
     global own_holder  # noqa: PLW0603
     holder = subprocess.Popen(
         command,

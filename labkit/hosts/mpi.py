@@ -87,7 +87,8 @@ def execute(program: list[str], ranks: int | None = None) -> NoReturn:
     slots = {host.name: 1 for host in state.hosts[:ranks]}
     where = {"address": links.SWITCH_ADDRESS, "card": links.SWITCH, "agent": str(folder() / "agent")}
     line, settings = command(mpiexec, slots, program, **where)
-    ours = {**OVER_THE_LINKS, TOKEN: state.token, FOLDER: str(folder()), PREFIX: unquoted_prefix(mpiexec)}
+    ours = {**OVER_THE_LINKS, TOKEN: state.token, launch.SEVERAL_MACHINES: "1"}
+    ours |= {FOLDER: str(folder()), PREFIX: unquoted_prefix(mpiexec)}
     enter(state.holder)
     die_with_parent(end_signal(mpiexec), parent)
     os.execvpe(line[0], line, {**os.environ, **launch.settings(), **settings, **ours})

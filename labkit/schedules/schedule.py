@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from mpiwatch.report import counted
+from labkit.text import counted
 
 # Each name fixes what the ranks hold before and after the call; `verify` checks it.
 CollectiveName = Literal["allreduce", "reduce", "reduce-scatter", "allgather", "broadcast"]

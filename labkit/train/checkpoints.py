@@ -25,11 +25,11 @@ from labkit.comm import CollectiveError, all_or_none, sleeping_barrier
 from labkit.files import atomic_write, check_input
 from labkit.nn import Model
 from labkit.nn.store import read_arrays
+from labkit.text import ranks_phrase
 from labkit.train.callbacks import Callback
 from labkit.train.overlap import StepAveraging
 from labkit.train.steps import Epoch
 from labkit.train.stored import check_fields, check_type, shortened
-from mpiwatch.report import ranks_phrase
 
 FORMAT = "labkit checkpoint 6"
 Handler = Callable[[int, "FrameType | None"], Any] | int | None

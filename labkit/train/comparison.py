@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from labkit import reports
+from labkit.text import counted
 from labkit.train.presets import PRESETS
 from labkit.train.run_record import fractions, without_first
 from labkit.train.settings import Settings
 from labkit.train.steps import Epoch
-from mpiwatch.report import counted
 
 LABEL, NUMBER = 29, 9  # columns
 BARS = "▁▂▃▄▅▆▇█"

@@ -27,6 +27,7 @@ from labkit.comm import (
 )
 from labkit.comm.algorithms import IN_HALVES
 from labkit.nn import Classifier, Model, sgd_step
+from labkit.text import ranks_phrase
 from labkit.train.batches import Batches
 from labkit.train.callbacks import Callback, Optimizer
 from labkit.train.checkpoints import Checkpoints, Saving
@@ -34,7 +35,6 @@ from labkit.train.overlap import Buckets, Overlapped, StepAveraging
 from labkit.train.settings import BUFFERS, SHARD_STATES, Buffers
 from labkit.train.sharding import Sharded
 from labkit.train.steps import Epoch, Step
-from mpiwatch.report import ranks_phrase
 
 
 def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)

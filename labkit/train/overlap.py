@@ -33,7 +33,7 @@ from labkit.nn import Model, sgd_step
 from labkit.train.callbacks import Optimizer
 from labkit.train.steps import BucketTimes, Step
 from labkit.units import MIB
-from mpiwatch.message_waits import Pending, wait_for_pending
+from mpiwatch.layers import Pending, wait_for_pending
 
 # A thread that waits sleeps between bursts of polls. In one poll, MPICH takes about 64 KiB from a connection,
 # and at 1 Gbit/s twice as much arrives in a millisecond: single polls would let the sleeps set the pace. Each

@@ -17,10 +17,10 @@ from tqdm import tqdm
 
 from labkit.comm import tags
 from labkit.nn import Model
+from labkit.text import ranks_phrase
 from labkit.train.callbacks import ALL, Callback
 from labkit.train.settings import Settings
 from labkit.train.steps import Epoch, Step
-from mpiwatch.report import ranks_phrase
 
 LAUNCHERS = "mpiexec", "mpirun", "prterun", "orterun", "srun"
 TERMINALS = "/dev/pts/", "/dev/tty"

@@ -29,6 +29,7 @@ from ipyparallel.error import CompositeError, RemoteError
 from IPython.core.interactiveshell import InteractiveShell
 
 import labkit
+import mpiwatch
 from labkit.cluster.adapter import client, functions, launchers
 from labkit.cluster.adapter.controller import Controller, HeartMonitor
 from labkit.cluster.adapter.magics import CellMagics
@@ -140,7 +141,7 @@ DOCUMENTED = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
 LAB = Path(labkit.__file__).parent
 OTHERS = sorted(
     path
-    for folder in (LAB, LAB.parent / "mpiwatch", LAB.parent / "cluster_profiles")
+    for folder in (LAB, Path(mpiwatch.__file__).parent, LAB.parent / "cluster_profiles")
     for path in folder.rglob("*.py")
     if "adapter" not in path.parts
 )

@@ -8,10 +8,10 @@ from textwrap import indent
 
 import pytest
 
+from programs.random_programs import programs
 from tests.cluster.shared import kernel, world
 from tests.cluster_fixtures import Kernel, wait_until
 from tests.conftest import thorough
-from tests.programs.random_programs import programs
 
 __all__ = ["kernel", "world"]
 RANKS, DEADLINE_S = 4, 1.5

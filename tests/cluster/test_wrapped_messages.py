@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from labkit.cluster.errors import CellFailed
-from mpiwatch.report import COLUMNS, wrapped
+from labkit.text import COLUMNS, wrapped
 
 LONG = "rank 3 did not respond to an interrupt (an unwatched MPI call): the engines were ended. " * 3
 TABLE = "  rank 0  " + "✓             " * 8 + "waiting in Allreduce (10 float32, SUM)"

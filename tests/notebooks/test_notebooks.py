@@ -9,8 +9,9 @@ import nbformat
 import pytest
 from click.testing import CliRunner
 
+from check_jobs import checks_in, run_checks
 from labkit.cli.export import command
-from tests.check_jobs import checks_in, run_checks
+from tests import lab_checks
 from tests.conftest import DEADLINE_S, thorough
 
 NOTEBOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
@@ -57,7 +58,7 @@ def test_the_exported_cells_run_under_mpiexec(paths: list[Path], tmp_path: Path)
         assert done.exit_code == 0, done.output
         checks += CHECK.format(path.stem, program)
     (tmp_path / "checks.py").write_text(checks)
-    faults = run_checks(RANKS, checks_in([tmp_path / "checks.py"]), DEADLINE_S)
+    faults = run_checks(RANKS, checks_in([tmp_path / "checks.py"]), DEADLINE_S, lab_checks.PROGRAM)
     if faults:
         pytest.fail("\n".join(faults.values()), pytrace=False)
 

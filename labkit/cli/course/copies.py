@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from labkit.exercises import answers, catalogue
 from labkit.exercises.exercise import Exercise, is_stub
-from mpiwatch.report import counted
+from labkit.text import counted
 
 CHECK = re.compile(r"(?:%%px[^\n]*\n)?\s*(\w+) = check\(\1\)\s*")
 CHECK_ID = "check-"  # nbgrader's id of a check cell is this and the function's name

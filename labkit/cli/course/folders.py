@@ -28,7 +28,8 @@ from labkit.files import atomic_write, kept_beside, locked
 
 # An image begins with an exclamation mark.
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
-DOCUMENTS = ("docs", "examples", "labkit/reports/figures")  # beside the notebooks; copied if linked to
+# Beside the notebooks; copied if linked to.
+DOCUMENTS = ("docs", "examples", "mpiwatch/docs", "labkit/reports/figures")
 
 NOT_COPIED = "docs/instructors.md", "docs/grading.md", "docs/exercises.md"  # they tell what checks look for
 

@@ -35,7 +35,7 @@ from labkit.exercises import catalogue, sandbox
 from labkit.exercises.checking import grade_text
 from labkit.exercises.exercise import is_stub
 from labkit.files import printable
-from mpiwatch.report import counted
+from labkit.text import counted
 
 MOST_NOTEBOOK_BYTES = 50 << 20  # nbgrader needs ten times as much memory to read a notebook
 MOST_CELLS = 5000  # of a notebook, for the same reason; the lab's have a hundred

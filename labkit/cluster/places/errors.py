@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mpiwatch.report import wrapped
+from labkit.text import wrapped
 
 
 class ShownError(BaseException):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from labkit import limits
 from labkit.cluster.places.errors import ClusterError
 from labkit.cluster.places.place import Place
-from mpiwatch.report import counted
+from labkit.text import counted
 
 
 class ThisMachine(Place):

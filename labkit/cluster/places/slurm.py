@@ -31,8 +31,8 @@ from labkit.cluster.places.errors import ClusterError
 from labkit.cluster.places.files import exits_in, files_of_this_cluster
 from labkit.cluster.places.place import Engines, Place, State
 from labkit.files import atomic_write
+from labkit.text import ranks_phrase
 from mpiwatch import launch
-from mpiwatch.report import ranks_phrase
 
 FILE = "LABKIT_SLURM"  # environment variable with the path of the file with the settings
 SECTION = "slurm"

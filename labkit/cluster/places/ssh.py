@@ -37,9 +37,9 @@ from labkit.cluster.places.errors import ClusterError
 from labkit.cluster.places.files import files_of_this_cluster
 from labkit.cluster.places.place import Engines, Place
 from labkit.hosts.mpi import command, unquoted_prefix
+from labkit.text import counted, ranks_phrase
 from mpiwatch import launch
 from mpiwatch.processes import die_with_parent, end_signal
-from mpiwatch.report import counted, ranks_phrase
 
 if TYPE_CHECKING:
     import ipyparallel as ipp
@@ -151,7 +151,7 @@ def before_controller(cluster: ipp.Cluster) -> list[str]:
 
     environment = launchers.environment_of_engines(cluster)
     machines = last_look({**os.environ, **environment}, cluster.n)
-    environment[MACHINES] = json.dumps(machines)
+    environment |= {MACHINES: json.dumps(machines), launch.SEVERAL_MACHINES: "1"}
     # Engines connect from other machines, and notebooks from this one.
     return [f"--IPController.engine_ip={machines['where']['address']}"]
 
@@ -165,7 +165,8 @@ def look(folder: str, *files: str) -> None:
 
     name, version = MPI.get_vendor()
     code = hashlib.sha256()
-    for path in sorted(path for top in ("labkit", "mpiwatch") for path in (ROOT / top).rglob("*.py")):
+    packages = ROOT / "labkit", Path(launch.__file__).parent
+    for path in sorted(path for package in packages for path in package.rglob("*.py")):
         code.update(path.read_bytes())
     client, _, address, _ = (os.environ.get("SSH_CONNECTION") or f"{LOCAL} - {LOCAL} -").split()
     found: dict[str, Any] = {

@@ -1,0 +1,58 @@
+"""Phrases that the lab's messages share, and lines that fit a notebook's page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+COLUMNS = 100  # of a line on a notebook's page: JupyterLab breaks longer ones in the middle of a word
+_QUOTED = re.compile(r"`[^`]*`")
+_WORD = re.compile(r"(?:[^\s`]|`[^`]*`|`)+")  # what stands in backticks is part of a word
+_COLUMNS_OF_A_TABLE = re.compile(r"\S {2,}\S")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 rank`, `2 ranks`, `0 ranks`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def ranks_phrase(ranks: Collection[int], size: int | None = None) -> str:
+    """Return `rank 2`, `ranks 0, 1, 5` or `ranks 0–3, 5`; with `size`, `all 4 ranks` if these are all."""
+    if size is not None and len(ranks) == size > 1:
+        return f"all {size} ranks"
+    texts: list[str] = []
+    for run in runs(ranks):
+        texts += [f"{run[0]}–{run[-1]}"] if len(run) > 2 else map(str, run)
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(texts)
+
+
+def runs(numbers: Collection[int]) -> list[list[int]]:
+    """Return the numbers in ascending order, each run of consecutive numbers as a list of its own."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return found
+
+
+def wrapped(message: str, columns: int = COLUMNS) -> str:
+    """Return a message with its long lines broken between words, not inside backticks if they fit a line.
+
+    A continuation line is indented as its line. The rows of a hang report's table stay as they are.
+    """
+    return "\n".join(part for line in message.split("\n") for part in _wrapped_line(line, columns))
+
+
+def _wrapped_line(line: str, columns: int) -> list[str]:
+    indent = line[: len(line) - len(line.lstrip())]
+    if len(line) <= columns or _COLUMNS_OF_A_TABLE.search(_QUOTED.sub("", line)):
+        return [line]
+    parts = [indent]
+    for word in _WORD.findall(line):
+        for each in [word] if len(indent + word) <= columns else word.split(" "):
+            if parts[-1] != indent and len(parts[-1]) + 1 + len(each) > columns:
+                parts.append(indent)
+            parts[-1] += " " * (parts[-1] != indent) + each
+    return parts

@@ -1,0 +1,39 @@
+"""Packages on top of mpiwatch: a report names the line that called them, not a line of their own."""
+
+from __future__ import annotations
+
+libraries = ["mpiwatch"]  # whose lines are not the program's own
+wrappers = ["mpiwatch"]  # of these, those whose methods have the names of mpi4py's methods and call them
+
+
+class Advice:
+    """What a report advises in an interactive session: see `advise`."""
+
+    def __init__(self) -> None:
+        self.more_time = "`comm.deadline_s = {seconds}`"
+        self.end_of_call = ""
+
+
+advice = Advice()
+
+
+def register(package: str, *, wraps: bool = False) -> None:
+    """Let reports name the lines that call a package, in place of the package's own lines.
+
+    `wraps`: the package has classes of communicators, whose methods have the names of mpi4py's. Call it as
+    the package is imported, for example in its `__init__.py`: `register(__name__)`.
+    """
+    if not package.startswith(tuple(libraries)):
+        libraries.append(package)
+    if wraps and package not in wrappers:
+        wrappers.append(package)
+
+
+def advise(*, more_time: str, end_of_call: str) -> None:
+    """Set what a report advises in an interactive session, in the words of the package that holds it.
+
+    `more_time`: how to allow a longer deadline; `{ranks}` and `{seconds}` stand for the numbers.
+    `end_of_call`: how to end a call of the MPI library that no rank can leave.
+    """
+    advice.more_time = more_time
+    advice.end_of_call = end_of_call

@@ -1,0 +1,113 @@
+"""Ranks that run one cell after another, as in a notebook: what their host needs.
+
+Each rank calls `begin` once, and `begin_cell` and `end_cell` around each cell. After a cell that has failed,
+all ranks call `renew`: the world's communicator goes on with a fresh context, and what was made from it ends
+with an error. The host, which is no rank, reads from the ranks' `FlightRecorder` what they do
+(`take_snapshot`).
+
+Importing this module loads no MPI.
+"""
+
+# ruff: noqa: PLC0415 (imports inside functions: the host loads this module, and no MPI)
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from mpiwatch.interrupts import without_interrupts
+from mpiwatch.places import cell_number, describe, is_cell, one_line, own_folders, place_of
+from mpiwatch.recorder import CellState, FlightRecorder
+from mpiwatch.snapshot import take_snapshot
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = [
+    "CellState",
+    "FlightRecorder",
+    "begin",
+    "begin_cell",
+    "cell_number",
+    "describe",
+    "end_cell",
+    "is_cell",
+    "is_renewal_due",
+    "leave_calls_that_hang",
+    "leftovers",
+    "one_line",
+    "own_folders",
+    "place_of",
+    "renew",
+    "take_snapshot",
+    "without_interrupts",
+]
+
+
+def begin(world: MPI.Intracomm) -> None:
+    """Prepare this rank to go on after failed cells. The first call is collective."""
+    from mpiwatch.renewal import renewal
+
+    renewal.prepare(world)
+
+
+def begin_cell(watch: Any) -> None:
+    """Note that a cell begins; `watch` is the world's `comm.watch`."""
+    from mpiwatch.under_way import traffic
+
+    traffic.balance = 0
+    watch.begin_cell()
+
+
+def end_cell(watch: Any, error: BaseException | None) -> None:
+    """Note that the cell has ended, with an error or well; in strict mode, print its findings."""
+    from mpiwatch import messages
+    from mpiwatch.renewal import renewal
+    from mpiwatch.under_way import traffic
+
+    strict = sys.modules.get("mpiwatch.strict")
+    if strict is not None and (left := strict.end_cell()):
+        print(left)
+    if strict is None:  # strict mode reports what is left as findings
+        watch.slot.balance = traffic.balance
+        watch.slot.open_requests = len(messages.open_requests())
+    renewal.is_due = renewal.is_due or error is not None
+    state = CellState.RETURNED if error is None else CellState.RAISED
+    watch.end_cell(state, describe(error) if error else "")
+
+
+def leftovers(watch: Any) -> tuple[Any, ...]:
+    """Return what the last cell has left on this rank, as plain data.
+
+    The parts are `arrived`: the first message from each rank that waits to be received here. `sent`: this
+    rank's last sends. `requests`: of each request that has not completed, the operation, the peer (a rank of
+    the world, or -1), the line, and whether the program has dropped the request. A message is the
+    communicator's row, the two ranks, the tag and the line of the send.
+    """
+    from mpiwatch import messages
+
+    return tuple(messages.leftovers(watch))
+
+
+def is_renewal_due() -> bool:
+    """Return whether a cell has failed on any rank since the last renewal. Collective."""
+    from mpiwatch.renewal import renewal
+
+    return renewal.is_due_on_any_rank()
+
+
+def renew(world: MPI.Intracomm, because: str) -> None:
+    """Let `world` go on with a fresh context, and end what was made from it. Collective.
+
+    `because`: what has happened, such as "cell [7] failed".
+    """
+    from mpiwatch.renewal import renewal
+
+    renewal.renew(world, because)
+
+
+def leave_calls_that_hang() -> None:
+    """Let another thread make the calls that cannot be ended, so that this rank goes on after a report."""
+    from mpiwatch import left_calls
+
+    left_calls.install()

@@ -1,0 +1,172 @@
+"""Whatever looks after a program survives the faults of what it looks at."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from jobs import PROGRAMS, run, thorough
+from mpiwatch import HANG_EXIT_CODE, processes
+from mpiwatch.machines import Hub, Relay
+from mpiwatch.program import Parent
+from mpiwatch.watchdog import Watchdog
+
+P, DEADLINE_S, LIMIT_S = 2, 2, 90
+AT_ONCE = 3  # jobs
+
+
+def report_of(*words: str | Path) -> str:
+    """Run a program whose ranks hang; return what it prints."""
+    command = [sys.executable, "-m", "mpiwatch", "-n", str(P), "--deadline", str(DEADLINE_S)]
+    done = subprocess.run(
+        [*command, *map(str, words)], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == HANG_EXIT_CODE, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+# Without these steps, nobody can know that the rank is stuck: they may fail for a while, but not for good.
+ESSENTIAL = "note_call", "note_time"
+
+
+@pytest.mark.parametrize("kind", ["often", thorough("error"), thorough("delay")])
+def test_a_hang_is_reported_while_a_step_of_the_watchdog_fails(kind: str) -> None:
+    program = PROGRAMS / "guardian_with_a_fault.py"
+    steps = [step for step in Watchdog.STEPS if kind != "error" or step not in ESSENTIAL]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        texts = pool.map(lambda step: report_of(program, step, kind), steps)
+        for step, text in zip(steps, texts, strict=True):
+            assert "in Fence" in text, (step, text)
+            assert "Traceback" not in text, (step, text)
+
+
+FRAMES_WITHOUT_A_LINE = """
+import time
+from mpi4py import MPI
+
+class Timer:
+    def __enter__(self): pass
+    def __exit__(self, *error): pass
+
+comm, count, end = MPI.COMM_WORLD, 0, time.monotonic() + 4
+while time.monotonic() < end:
+    for _ in range(1000):
+        with Timer():
+            count += 1
+window = MPI.Win.Allocate(8, comm=comm)
+window.Fence()
+if comm.rank == 0:
+    window.Fence()
+comm.Barrier()
+"""
+
+
+def test_frames_without_a_line_do_not_end_the_watchdog(tmp_path: Path) -> None:
+    """Since Python 3.11, a frame's `f_lineno` may be None, as at the end of a `with` block."""
+    program = tmp_path / "timers.py"
+    program.write_text(FRAMES_WITHOUT_A_LINE)
+    text = report_of(program)
+    assert "timers.py line 17: `window.Fence()`" in text and "Traceback" not in text, text
+
+
+SUPERVISOR = """
+import os, sys, time
+from mpiwatch import processes
+
+name, kind, *arguments = sys.argv[1:]
+step, calls = getattr(processes, name), [0]
+
+def faulty(*given):
+    calls[0] += 1
+    if kind == "error":
+        raise OSError("an error in a step, each time")
+    if kind == "often" and calls[0] <= 3:
+        raise MemoryError("one of the first errors in a step")
+    if kind == "delay" and calls[0] == 1:
+        time.sleep(2)
+    return step(*given)
+
+setattr(processes, name, faulty)
+sys.exit(processes.main(arguments))
+"""
+JOB = """
+import os, signal, subprocess, sys, time
+
+child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+open(sys.argv[1], "w").write(str(child.pid))
+sys.exit(7)
+"""
+# Without these, a supervisor cannot know or end what its job has started: they may fail for a while only.
+ESSENTIAL_FOR_ENDING = "own_descendants", "kill"
+
+
+@pytest.mark.parametrize("kind", ["error", thorough("often"), thorough("delay")])
+def test_a_supervisor_ends_its_job_while_one_of_its_steps_fails(tmp_path: Path, kind: str) -> None:
+    program = tmp_path / "job.py"
+    program.write_text(JOB)
+
+    def ended(step: str) -> tuple[str, int, str]:
+        pid_file = tmp_path / f"pid-{step}"
+        command = [sys.executable, str(program), str(pid_file)]
+        words = [sys.executable, "-c", SUPERVISOR, step, kind, "0.5", str(os.getpid()), *command]
+        done = subprocess.run(words, timeout=LIMIT_S, check=False, capture_output=True, text=True)
+        return pid_file.read_text(), done.returncode, done.stderr
+
+    steps = [step for step in processes.STEPS if kind != "error" or step not in ESSENTIAL_FOR_ENDING]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for step, (pid, code, errors) in zip(steps, pool.map(ended, steps), strict=True):
+            assert code == 7, (step, errors)
+            assert not processes.alive(int(pid)), step
+
+
+PARENT = """
+import sys, time
+from mpiwatch import program, __main__
+
+name, kind, *arguments = sys.argv[1:]
+step, calls = getattr(program.Parent, name), [0]
+
+def faulty(*given):
+    calls[0] += 1
+    if kind == "often" and calls[0] <= 3:
+        raise MemoryError("one of the first errors in a step")
+    if kind == "delay" and calls[0] == 1:
+        time.sleep(2)
+    return step(*given)
+
+setattr(program.Parent, name, faulty)
+sys.argv[1:] = arguments
+__main__.main()
+"""
+
+
+@pytest.mark.parametrize("kind", ["often", thorough("delay")])
+@pytest.mark.parametrize("step", Parent.STEPS)
+def test_a_hang_is_reported_while_a_step_of_a_programs_parent_fails(
+    tmp_path: Path, kind: str, step: str
+) -> None:
+    program = tmp_path / "hangs.py"
+    program.write_text("from mpi4py import MPI\nif MPI.COMM_WORLD.rank:\n    MPI.COMM_WORLD.recv()\n")
+    done = run(P, "-c", PARENT, step, kind, "--deadline", str(DEADLINE_S), str(program))
+    assert "rank 1 is waiting in recv" in done.stdout, done.stdout
+
+
+def test_a_program_ends_with_its_code_although_its_parent_cannot_read_the_reports(tmp_path: Path) -> None:
+    program = tmp_path / "ends.py"
+    program.write_text("import sys\nfrom mpi4py import MPI\nsys.exit(3)\n")
+    broken = PARENT.replace('kind == "often" and calls[0] <= 3', "True")
+    done = run(P, "-c", broken, "end_after_report", "error", str(program))
+    assert done.returncode == 3, done.stdout
+
+
+def test_a_hub_and_its_relays_survive_errors_in_their_steps(tmp_path: Path) -> None:
+    program = PROGRAMS / "machines_with_a_fault.py"
+    for kind in Hub, Relay:
+        for step in kind.STEPS:
+            done = run(P, PROGRAMS / "on_machines.py", 1, program, kind.__name__, step)
+            assert "rank 1 is waiting in recv: no matching send from rank 0" in done.stdout, done.stdout

@@ -1,0 +1,65 @@
+"""Ranks on several machines: faults are reported as on one machine, with ranks and hosts."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.mark.parametrize(("p", "ranks"), [(4, 2), pytest.param(5, 2, marks=pytest.mark.thorough)])
+def test_waits_that_end_by_themselves(run: Run, programs: Path, p: int, ranks: int) -> None:
+    done = run(p, programs / "on_machines.py", ranks, programs / "hangs_between_machines.py")
+    assert done.returncode == 0, done.stdout
+    lines = [
+        line for line in done.stdout.splitlines() if line.startswith("[")
+    ]  # MPICH may print more when it ends
+    said = {name: (title, who) for name, title, who in map(json.loads, lines)}
+    way = " → ".join(map(str, [0, *range(p - 1, -1, -1)]))
+    assert said["circle"] == (
+        f"ranks {way} wait for each other in a circle: each waits in recv for a message from the next.",
+        [True] * p,
+    )
+    assert (
+        said["missing_send"][0] == f"rank 0 is waiting in recv: no matching send from rank {p - 1} (tag 7)."
+    )
+    assert re.match(
+        r"rank 0 \(host .*\) never joined collective #\d+ \(Barrier\)", said["missing_on_one_machine"][0]
+    )
+    assert said["missing_on_one_machine"][1] == [rank == 1 for rank in range(p)]
+    assert said["mismatch_on_one_machine"] == (
+        said["mismatch_on_one_machine"][0],
+        [rank < 2 for rank in range(p)],
+    )
+    assert "with different counts" in said["mismatch_on_one_machine"][0]
+    assert said["nothing"] == ("", [False] * p)
+
+
+@pytest.mark.parametrize(("p", "ranks"), [pytest.param(3, 2, marks=pytest.mark.thorough), (2, 1)])
+def test_every_call_gives_the_result_of_mpi4pys_own(run: Run, programs: Path, p: int, ranks: int) -> None:
+    done = run(p, programs / "on_machines.py", ranks, programs / "watched_calls.py")
+    assert done.stdout.strip() == "all calls compared"
+
+
+def test_a_machine_that_cannot_reach_rank_0_is_named_and_nothing_hangs(run: Run, tmp_path: Path) -> None:
+    program = tmp_path / "unreachable.py"
+    program.write_text(
+        "from mpiwatch import communicators, machines\n"
+        "from mpi4py import MPI\n"
+        "from mpiwatch.communicators import watch\n"
+        "rank = MPI.COMM_WORLD.rank\n"
+        "communicators.machine = lambda: (str(rank),)\n"
+        "communicators.addresses = lambda: ['127.0.0.1']\n"
+        "machines.Listener._admit = lambda self, sock: sock.close()  # as if behind a firewall\n"
+        "comm = watch()\n"
+        "assert comm.watch is None and comm.allreduce(1) == 2\n"
+    )
+    done = run(2, program)
+    assert done.returncode == 0, done.stdout
+    assert "The ranks are not watched: rank 1 cannot reach rank 0 (127.0.0.1: " in done.stdout
