@@ -219,7 +219,6 @@ def _sizes(context: click.Context, option: click.Parameter, text: str | None) ->
     type=Bandwidth(),
     help="Each link's bandwidth, for example 1gbit: adds rows against the least time on such links.",
 )
-@click.option("--refit", is_flag=True, help="Measure anew what the algorithm auto chooses by.")
 @json_option
 @click.option("--plot", type=OutputFile(), help="Draw time against size, as a PNG file.")
 def collectives(plot: Path | None, **options: Any) -> None:
