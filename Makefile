@@ -72,7 +72,7 @@ picture: test-env  ## draw docs/lab.gif (the README's ring, and a hang on real r
 	@"$(VENV)/bin/python" tools/make_architecture.py
 
 benchmarks: test-env  ## measure the lab against its peers (pip install torch); fill in docs/benchmarks.md
-	@"$(VENV)/bin/python" tools/make_benchmarks.py
+	@"$(VENV)/bin/python" -m benchmarks.publish
 
 times: test-env  ## measure how long each cell of the solved notebooks takes; fill in docs/instructors.md
 	@folder=$$(mktemp -d); "$(VENV)/bin/labkit" solutions "$$folder" && \

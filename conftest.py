@@ -58,7 +58,6 @@ PREFIX = f"{tempfile.gettempdir()}/labkit-tests-"
 HOME = tempfile.mkdtemp(prefix=f"{os.path.basename(PREFIX)}{os.getpid()}-")
 os.environ["IPYTHONDIR"] = HOME
 os.environ["LABKIT_HOSTS"] = f"{HOME}/hosts"  # two workers' notebooks must not share hosts
-os.environ["LABKIT_COSTS"] = f"{HOME}/costs"  # what `auto` measures while tests run is not for users
 os.environ["LABKIT_PROGRESS"] = f"{HOME}/progress.json"  # what tests solve is not for users either
 os.environ["IPP_NONINTERACTIVE"] = "1"  # `%%px` output by rank, in order
 os.environ.pop("PYTHONUNBUFFERED", None)  # the user's settings must not affect tests

@@ -3,7 +3,8 @@
 A file is written under another name in the same directory, flushed to the disk and then renamed. Renaming
 replaces an old file in one step (POSIX). Each writer has a name of its own, and holds a lock on its file:
 the next writer removes the files of killed writers, which it knows by their lock. The operating system gives
-up the lock of a process that dies, also on NFS, where `flock` locks for all machines.
+up the lock of a process that dies, also on NFS, where `flock` locks for all machines. This lock is that of
+the file itself; filelock, behind `locked`, locks a file of its own beside what it protects.
 
 Only a plain file is ever replaced or removed. A link stays: its file is replaced. A device such as /dev/null
 and an open descriptor such as /dev/stdout are written to. A folder, a named pipe, a socket or a disk is an
@@ -22,16 +23,19 @@ import secrets
 import socket
 import stat
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 UNFINISHED = ".labkit-part"
 SHOWN = 40  # characters of a file's name in that of its unfinished file: names may have 255 bytes
 KILLED_S = 2.0  # a killed process may take so long to end
 POLL_S = 0.05
+NO_LOCKS = errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK  # of a file system without locks
 MOST_LINKS = 40  # that one path may lead through, as on Linux
 
 
@@ -175,47 +179,48 @@ def locked(path: Path, wait_s: float = KILLED_S, waiting: str = "") -> Iterator[
     to wait prints `waiting`, if given, on standard error. After `wait_s` seconds, raise BlockingIOError. It
     names the process that holds the lock. Where the file system has no locks, nothing is locked.
     """
-    deadline = time.monotonic() + wait_s
-    while True:
-        with _lock_file(path) as file:
-            try:
-                if not _lock(file):
-                    continue  # its former holder has just removed it
-                if not file.writable():  # another user's, who was killed
-                    path.unlink(missing_ok=True)
-                    continue
-            except BlockingIOError:
-                if waiting:
-                    print(waiting, file=sys.stderr)
-                    waiting = ""
-                if time.monotonic() > deadline:
-                    file.seek(0)
-                    holder = f"in use by {file.read() or 'another process'}"
-                    raise BlockingIOError(errno.EAGAIN, holder, str(path)) from None
-                time.sleep(POLL_S)
-                continue
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}")
-            file.flush()
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
+    from filelock import FileLock, Timeout  # noqa: PLC0415  (takes time, and `labkit --help` locks nothing)
 
-
-def _lock_file(path: Path) -> IO[str]:
+    if path.exists() and not path.is_file():
+        found = _kind(path.stat().st_mode)
+        raise OSError(errno.EINVAL, f"expected a lock file or nothing, found a {found}", str(path))
+    # Other users may take the lock of a process that was killed. The lock is `flock`, or none: a file that
+    # stands for a lock would outlive a process that is killed.
+    lock = FileLock(path, mode=0o666, poll_interval=POLL_S, fallback_to_soft=False)
+    has_locks = True
     try:
-        file = open(path, "a+", opener=_open_plain)  # noqa: SIM115  (the caller closes it)
-    except PermissionError:
-        if not path.exists():
+        _acquire(lock, wait_s, waiting)
+    except Timeout:
+        holder = ""
+        with suppress(OSError):
+            holder = path.read_text()
+        raise BlockingIOError(errno.EAGAIN, f"in use by {holder or 'another process'}", str(path)) from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
             raise
-        file = open(path, opener=_open_plain)  # noqa: SIM115  (another user's, in a folder that several share)
-    mode = os.fstat(file.fileno()).st_mode
-    if not stat.S_ISREG(mode):
-        file.close()
-        raise OSError(errno.EINVAL, f"expected a lock file or nothing, found a {_kind(mode)}", str(path))
-    return file
+        has_locks = False
+    try:
+        if has_locks:
+            path.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+        yield
+    finally:
+        if has_locks:
+            path.unlink(missing_ok=True)  # a process that waits for this file then makes another one
+            lock.release()
+
+
+def _acquire(lock: FileLock, wait_s: float, waiting: str) -> None:
+    """Take a lock within `wait_s` seconds; say so if it has to wait. Raise Timeout."""
+    from filelock import Timeout  # noqa: PLC0415
+
+    if waiting:
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            print(waiting, file=sys.stderr)
+        else:
+            return
+    lock.acquire(timeout=wait_s)
 
 
 def _open_plain(path: str, flags: int) -> int:

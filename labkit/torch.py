@@ -1,6 +1,6 @@
 """An all-reduce of the lab inside PyTorch: a communication hook of DistributedDataParallel (DDP).
 
-No other module imports PyTorch, except those of labkit.bench that compare the lab with it.
+No other module imports PyTorch, except those of labkit.bench and benchmarks that compare the lab with it.
 """
 
 # Annotations are not postponed here: DDP reads those of a hook.

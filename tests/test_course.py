@@ -46,7 +46,7 @@ def test_a_notebook_states_the_minutes_of_its_exercises(notebook: Path) -> None:
     assert total >= minutes
 
 
-def test_the_core_path_is_stated_in_its_notebooks_and_in_the_readme() -> None:
+def test_the_core_path_is_stated_in_its_notebooks() -> None:
     minutes = {number: course_numbers.core_minutes(number) for number in course_numbers.CORE}
     for notebook in NOTEBOOKS:
         first = " ".join("".join(nbformat.read(notebook, as_version=4).cells[0].source).split())
@@ -54,13 +54,21 @@ def test_the_core_path_is_stated_in_its_notebooks_and_in_the_readme() -> None:
         core = minutes.get(notebook.name.partition("_")[0])
         shorter = core is not None and core < course_numbers.times(notebook)[0]
         assert stated == ([str(core)] if shorter else []), (notebook.name, core)
-    hours = math.ceil(sum(minutes.values()) / 30) / 2
-    assert f"about {hours:g} hours" in (ROOT / "README.md").read_text() and hours <= LONGEST_CORE_H
+    assert sum(minutes.values()) / 60 <= LONGEST_CORE_H
 
 
 def test_the_numbers_of_the_guide_are_true() -> None:
     """If not: python tools/course_numbers.py."""
     assert course_numbers.with_numbers(PAGE) == PAGE
+
+
+@pytest.mark.parametrize("name", sorted({count.page for count in course_numbers.COUNTS}))
+def test_the_counts_of_a_page_are_true(name: str) -> None:
+    """If not: python tools/course_numbers.py."""
+    text = (ROOT / name).read_text()
+    assert course_numbers.with_counts(name, text) == text
+    with pytest.raises(ValueError, match=r"expected .* times, found 0"):
+        course_numbers.with_counts(name, "")
 
 
 @pytest.mark.parametrize("plan", PLANS)

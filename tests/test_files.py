@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -101,13 +102,25 @@ def test_another_user_s_lock_is_waited_for_and_removed_after_a_kill() -> None:
     with TemporaryDirectory() as name:
         os.chmod(name, 0o777)
         lock = Path(name, "lock")
-        lock.write_text("process 1")
-        lock.chmod(0o600 | 0o044)
-        with lock.open() as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
-            assert _as_another_user(lock) == "in use by process 1"
+        held = f"with locked(Path({str(lock)!r})): print('locked', flush=True); input()"
+        command = [sys.executable, "-c", f"from labkit.files import *\n{held}"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+            assert holder.stdout and holder.stdout.readline() == "locked\n"
+            assert _as_another_user(lock).startswith(f"in use by process {holder.pid} on ")
+            holder.kill()
         assert _as_another_user(lock) == "held"
         assert not lock.exists()
+
+
+def test_where_the_file_system_has_no_locks_nothing_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(file: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with locked(tmp_path / "lock"), locked(tmp_path / "lock"):
+        pass
 
 
 def _as_another_user(lock: Path) -> str:

@@ -66,6 +66,12 @@ def imported(path: Path) -> set[str]:
     return {name for name in names if name.split(".")[0] in ("labkit", "mpiwatch", "mpi4py")}
 
 
+def test_the_lab_does_not_need_the_benchmarks() -> None:
+    """They are not in the wheel."""
+    importing = re.compile(r"^\s*(from|import) benchmarks\b", re.MULTILINE)
+    assert [name for name, path in MODULES.items() if importing.search(path.read_text())] == []
+
+
 def room_of(module: str) -> str:
     """Return the name of the room that a module is in."""
     first_two = ".".join(module.split(".")[:2])

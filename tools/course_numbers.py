@@ -1,4 +1,4 @@
-"""Fill in the numbers of docs/instructors.md, and print where the minutes of each session go.
+"""Fill in the numbers of README.md, CHANGELOG.md and docs/instructors.md, and print where minutes go.
 
 python tools/course_numbers.py
 
@@ -9,12 +9,12 @@ list of exercises are the sum of theirs. The table of notebooks is made as a who
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from labkit.exercises import catalogue
+from labkit.exercises import catalogue, collecting
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/instructors.md"
@@ -46,6 +46,51 @@ TIME = re.compile(
     r"Time:(?:\*\*)? about (?P<all>\d+) minutes(?:, (?P<part>\d+) of them for the (?P<count>\w+) exercises)?"
 )
 NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9}
+
+
+class Count(NamedTuple):
+    """A number in a page: the group of `pattern`, which is there `times` times, and what makes it."""
+
+    page: str
+    pattern: str
+    value: Callable[[], str]
+    times: int = 1
+
+
+def _exercises() -> str:
+    return str(len(catalogue.exercises()))
+
+
+def _functions_of_the_program() -> str:
+    return str(len(collecting.pieces({})))
+
+
+def _lines_of_the_program() -> str:
+    lines = len(collecting.assemble(collecting.pieces({})).splitlines())
+    return f"{round(lines, -1):,}"
+
+
+def _notebooks() -> str:
+    return str(len(list(ROOT.glob("notebooks/*.ipynb"))))
+
+
+def _core_hours() -> str:
+    return f"{math.ceil(sum(map(core_minutes, CORE)) / 30) / 2:g}"
+
+
+def _all_hours() -> str:
+    return f"{round(sum(times(path)[0] for path in ROOT.glob('notebooks/*.ipynb')) / 60)}"
+
+
+COUNTS = (
+    Count("README.md", r"up to (\d+) of them", _functions_of_the_program),
+    Count("README.md", r"about ([\d,]+) lines", _lines_of_the_program),
+    Count("README.md", r"(\d+) functions", _exercises, times=2),
+    Count("README.md", r"takes about ([\d.]+) hours", _core_hours),
+    Count("README.md", r"all (\d+) notebooks about", _notebooks),
+    Count("README.md", r"notebooks about (\d+);", _all_hours),
+    Count("CHANGELOG.md", r"In (\d+) exercises", _exercises),
+)
 
 
 class Session(NamedTuple):
@@ -96,6 +141,19 @@ def with_numbers(page: str) -> str:
 
     page = TABLE.sub(lambda found: found[1] + "\n".join(_rows()) + found[2], page)
     return LIST.sub(counted, page)
+
+
+def with_counts(page: str, text: str) -> str:
+    """Return the text of a page with its counts. Raise ValueError if one is not where it belongs."""
+    for count in COUNTS:
+        if count.page != page:
+            continue
+        found = list(re.finditer(count.pattern, text))
+        if len(found) != count.times:
+            raise ValueError(f"{page}: expected {count.pattern!r} {count.times} times, found {len(found)}")
+        for match in reversed(found):
+            text = text[: match.start(1)] + count.value() + text[match.end(1) :]
+    return text
 
 
 def sessions(page: str, plan: str) -> list[Session]:
@@ -295,5 +353,7 @@ def _name(cell: Any) -> str:
 
 
 if __name__ == "__main__":
+    for name in sorted({count.page for count in COUNTS}):
+        (ROOT / name).write_text(with_counts(name, (ROOT / name).read_text()))
     PAGE.write_text(with_numbers(PAGE.read_text()))
     print(*_accounts(PAGE.read_text()), sep="\n")

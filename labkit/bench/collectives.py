@@ -1,8 +1,8 @@
 """`labkit bench collectives`: all-reduce algorithms, each as a plain sum in place, and their bandwidths.
 
 These are the averaging algorithms (`labkit.comm.ALGORITHMS`) with weight 1 on every rank: then they multiply
-nothing. They are bound to their communicator and size before they are timed, as before a training loop. The
-MPI library's own Allreduce is called here without any code of the lab.
+nothing. They are prepared for their communicator and size before they are timed, as before a training loop.
+The MPI library's own Allreduce is called here without any code of the lab.
 
 algbw is bytes / time. busbw is algbw · 2(p-1)/p, because each rank must send at least 2(p-1)/p of the bytes
 in an all-reduce. So busbw can be compared with a link's bandwidth for any p.
@@ -18,6 +18,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from functools import partial
 
 import numpy as np
 import psutil
@@ -26,8 +27,7 @@ from mpi4py import MPI
 from labkit import units
 from labkit.bench.pytorch import is_installed
 from labkit.bench.rows import Row, aligned, rows_of
-from labkit.comm import ALGORITHMS, choose, run, shared_array, tags
-from labkit.comm.auto import refit_costs
+from labkit.comm import ALGORITHMS, Averaging, run, shared_array, tags
 from labkit.comm.timing import (
     ITEM,
     Allreduce,
@@ -42,7 +42,7 @@ from labkit.schedules import ALLREDUCE, CostModel, FittedModel, Measurement, fit
 
 SIZES = tuple(4**k for k in range(1, 14))  # 4 B … 64 MiB
 BASELINES = "mpi-allreduce", "gloo", "hand-written"
-NO_CHOICE = "auto", "gloo", "hand-written", "hierarchical", "shared-memory-copied"  # not for `auto` to choose
+NO_CHOICE = "auto", "gloo", "hand-written", "hierarchical", "shared-memory-copied"  # not of the best
 TIMEOUT = timedelta(seconds=60)  # of gloo, for the ranks to find one another, and for each all_reduce
 LOOPBACK = "127.0.0.1"
 # A full Ethernet frame has 1,514 bytes: its own header, IP's and TCP's leave 1,448 for data.
@@ -56,22 +56,17 @@ def compare(
     sizes: Sequence[int] | None,
     seconds: float,
     bandwidth: float | None,
-    *,
-    refit: bool,
 ) -> tuple[list[Row], str, Times, tuple[list[int], Curves]]:
     """Return rows and a text with all algorithms, their times, and the curves of the fitted cost models.
 
-    Each size takes about `seconds`. With `refit`, first measure anew what `auto` chooses by. Collective.
+    Each size takes about `seconds`. Collective.
     """
     sizes, place = sizes or SIZES, f"p{comm.size}" if count_hosts(comm) == 1 else "hosts"
-    if refit:
-        refit_costs(comm)
-    choices = [choose(comm, size) for size in sizes]
     with allreduce_algorithms(comm) as algorithms:
         times = measure(comm, algorithms, sizes, seconds, progress(comm))
     fits = fit(times, comm.size) if comm.rank == 0 else {}
     models = [(name, ", ".join(str(found).splitlines())) for name, found in fits.items()]
-    texts = [table(times, comm.size), "\n".join(map(str, choices)), aligned(models)]
+    texts = [table(times, comm.size), aligned(models)]
     found = rows(times, comm.size, place, bandwidth)
     return found, "\n\n".join(filter(None, texts)), times, curves(fits, comm.size, sizes)
 
@@ -84,7 +79,7 @@ def allreduce_algorithms(comm: MPI.Intracomm) -> Iterator[dict[str, Allreduce]]:
         if gloo_all_reduce:
             found["gloo"] = Allreduce(gloo_all_reduce)
         found |= {
-            name: Allreduce(algorithm, algorithm.allocate, algorithm.bind)
+            name: Allreduce(algorithm, partial(_prepared, algorithm))
             for name, algorithm in ALGORITHMS.items()
             if name != "mpi"
         }
@@ -92,7 +87,7 @@ def allreduce_algorithms(comm: MPI.Intracomm) -> Iterator[dict[str, Allreduce]]:
         if 1 < len(set(nodes)) < comm.size:
             schedule = hierarchical(comm.size, nodes)
             found["hierarchical"] = Allreduce(lambda comm, array, weight: run(comm, schedule, array))
-        found["shared-memory-copied"] = Allreduce(ALGORITHMS["shared-memory"], _private_array)
+        found["shared-memory-copied"] = Allreduce(ALGORITHMS["shared-memory"], _copied)
         yield found
 
 
@@ -124,10 +119,16 @@ def ring_by_hand(comm: MPI.Intracomm, array: np.ndarray, weight: float = 1.0) ->
         request.Wait()
 
 
-def _private_array(comm: MPI.Intracomm, n: int) -> np.ndarray:
-    """Return n entries in this rank's own memory, if there is room for the shared copy, too."""
+def _prepared(averaging: Averaging, comm: MPI.Intracomm, n: int) -> tuple[Sum, np.ndarray | None]:
+    """Return an algorithm and its memory as for a training loop with gradients of n values. Collective."""
+    in_loop, memory = averaging.prepare(comm, n)
+    return in_loop.quick(), memory
+
+
+def _copied(comm: MPI.Intracomm, n: int) -> tuple[Sum, np.ndarray]:
+    """Return shared memory for n values of this rank's own memory, if there is room for the copy, too."""
     shared_array(comm, n)
-    return np.empty(n, np.float32)
+    return ALGORITHMS["shared-memory"], np.empty(n, np.float32)
 
 
 @contextmanager
@@ -198,7 +199,7 @@ def wire_bound(size: int, p: int, bandwidth: float) -> float:
 
 
 def best(medians: Mapping[str, float]) -> float:
-    """Return the least time of all algorithms that `auto` can choose."""
+    """Return the least time of all the lab's algorithms and MPI's."""
     return min(time for name, time in medians.items() if name not in NO_CHOICE)
 
 
@@ -206,7 +207,7 @@ def rows(times: Times, p: int, place: str, bandwidth: float | None = None) -> li
     """Return rows of every algorithm against the baselines, in ms.
 
     `place` ends the names of the cases, for example "p4". Only the ring is compared with the hand-written
-    ring; only `auto`, with the best of all algorithms that it can choose. Given a link's `bandwidth` (bit/s),
+    ring; only `auto`, with the best of all. Given a link's `bandwidth` (bit/s),
     each algorithm is also compared with the least time on it, without and with the headers of TCP.
     """
     found = []

@@ -20,9 +20,9 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.bench.collectives import gloo
+from labkit.bench.ddp import DDP, STEPS, TORCH_ALONE, Case, pytorch_runs
 from labkit.bench.pytorch import LR, MOMENTUM
 from labkit.bench.rows import Row, in_turns, rows_of
-from labkit.bench.training import DDP, STEPS, TORCH_ALONE, Case, pytorch_runs
 from labkit.comm import ALGORITHMS
 from labkit.nn import MODELS, SGD
 from mpiwatch.layers import raise_faults

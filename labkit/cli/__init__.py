@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import Any
 
 import click
 
 from labkit import __version__
-from labkit.cli.inputs import one_line
-from labkit.cli.ranks import usage_errors_once
+from labkit.cli.ranks import CommandsOnRanks
 from mpiwatch import launch
 
 # jsonschema, which checks notebooks here and in JupyterLab, compiles this grammar of international addresses
@@ -29,7 +27,7 @@ COMMANDS = {
     "hosts": ("labkit.cli.hosts", "Make hosts on this machine, with links of a chosen bandwidth."),
     "bench": (
         "labkit.cli.bench",
-        "Measure training steps and collectives against PyTorch, MPI and lower bounds.",
+        "Measure your program, and collectives, against PyTorch, MPI and lower bounds.",
     ),
     "run": (
         "labkit.cli.run",
@@ -52,15 +50,7 @@ COMMANDS = {
 }
 
 
-class _Lazy(click.Group):
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with usage_errors_once():
-            return super().make_context(*args, **kwargs)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        with usage_errors_once(), one_line():
-            return super().invoke(ctx)
-
+class _Lazy(CommandsOnRanks):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 

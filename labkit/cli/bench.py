@@ -1,4 +1,4 @@
-"""`labkit bench`: rows of ratios, the lab against others and against what is possible on this machine."""
+"""`labkit bench`: a student's program and the collectives, measured as rows of ratios."""
 
 # ruff: noqa: PLC0415 (imports inside functions: NumPy reads the number of threads when it loads)
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labkit import units
-from labkit.cli.inputs import MOST_RANKS, Finite, InputError, InputFile, OutputFile, Whole, one_line
+from labkit.cli.inputs import Finite, InputError, InputFile, OutputFile, Whole, one_line
 from labkit.cli.ranks import ending_together, on_ranks, ranks_option
 from labkit.files import read_input
 from mpiwatch import launch
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from labkit.bench.rows import Row
     from labkit.comm.timing import Times
 
-MODELS = "vgg11", "lenet5"
 MOST_BYTES = 4 << 30
 NOT_DRAWN = {"hand-written", "shared-memory-copied", "auto"}  # their curves lie on or between the others
 DEADLINE_S = 3600.0  # the defaults take seconds or minutes; large batches of VGG-11 take longer
@@ -39,25 +38,31 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the ro
 
 @click.group
 def command() -> None:
-    """Measure the lab: rows of ratios. Each row compares measurements that took turns in one run."""
+    """Measure rows of ratios: each compares measurements that took turns in one run."""
 
 
-def _print(rows: list[Row], as_json: bool, text: str = "") -> None:
+def print_rows(rows: list[Row], as_json: bool, text: str = "") -> None:
     """Print rows as JSON, or else the text, by default their table."""
     from labkit.bench.rows import table
 
     click.echo(json.dumps([asdict(row) for row in rows], indent=1) if as_json else text or table(rows))
 
 
-def _measure(
-    module: str, ranks: int | None, as_json: bool, draw: Callable[..., None] | None = None, **options: Any
+def measure_on_ranks(
+    module: str,
+    ranks: int | None,
+    as_json: bool,
+    draw: Callable[..., None] | None = None,
+    *,
+    command_of: str = "labkit",
+    **options: Any,
 ) -> None:
     """Call `compare(comm, **options)` of a module on all ranks, each with one BLAS thread; print the rows.
 
-    The command starts the ranks, unless a launcher has. End all if that raises on any. Raise CollectiveError
-    on every rank unless there are as many as --ranks asks for.
+    The command starts the ranks, unless a launcher has; it is one of `python -m command_of`. End all if that
+    raises on any. Raise CollectiveError on every rank unless there are as many as --ranks asks for.
     """
-    on_ranks(ranks, DEADLINE_S)
+    on_ranks(ranks, DEADLINE_S, command_of)
     os.environ.update(launch.ONE_THREAD)
     from mpi4py import MPI
 
@@ -71,7 +76,7 @@ def _measure(
             rows, text, *more = import_module(module).compare(comm, **options)
         unwritten = None
         if comm.rank == 0:
-            _print(rows, as_json, text)
+            print_rows(rows, as_json, text)
             try:
                 if draw:
                     draw(*more)
@@ -79,25 +84,6 @@ def _measure(
                 unwritten = f"cannot draw to {error.filename}: {error.strerror}"
         sleeping_barrier(comm)  # the others wait asleep for rank 0
         raise_together(comm, unwritten)
-
-
-@command.command
-@click.option("--model", "models", type=click.Choice(MODELS), multiple=True, help="[default: all]")
-@click.option("--batch", "batches", type=Whole(2), multiple=True, help="[default: 64]")
-@click.option("--threads", type=Whole(max=MOST_RANKS), default=1, show_default=True, help="BLAS threads.")
-@json_option
-def step(models: tuple[str, ...], batches: tuple[int, ...], threads: int, as_json: bool) -> None:
-    """Time a training step: forward, loss, backward, update.
-
-    The step is compared with the matrix products that it needs (sgemm-floor: those of im2col; own-sgemm:
-    those that the lab computes) and, if PyTorch is installed, with PyTorch's time and peak memory. --model
-    and --batch may be repeated.
-    """
-    os.environ.update({name: str(threads) for name in launch.ONE_THREAD})
-    from labkit.bench.step import compare
-
-    rows = compare(models or MODELS, batches or (64,), threads)
-    _print(rows, as_json)
 
 
 @command.command
@@ -123,15 +109,7 @@ def mine(program: Path, **options: Any) -> None:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise InputError(f"{program}{line}: not a Python program: {error.args[0]}") from None
-    _measure("labkit.bench.mine", program=program, **options)
-
-
-@command.command
-@ranks_option
-@json_option
-def watching(**options: Any) -> None:
-    """Time Allreduce on the watched communicator against the MPI library's own."""
-    _measure("labkit.bench.watching", **options)
+    measure_on_ranks("labkit.bench.mine", program=program, **options)
 
 
 class Bandwidth(click.ParamType):
@@ -144,44 +122,6 @@ class Bandwidth(click.ParamType):
             return units.parse_bandwidth(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
-
-
-@command.command
-@ranks_option
-@click.option("--model", type=click.Choice(MODELS), default="vgg11", show_default=True)
-@click.option(
-    "--batch",
-    type=Whole(2),
-    default=64,
-    show_default=True,
-    help="Local batch, of each rank.",
-)
-@click.option(
-    "--scaling",
-    type=click.Choice(["strong", "weak"]),
-    help="Measure 1 to all ranks. Strong: they share a global batch of ranks · batch.",
-)
-@click.option("--setup", "setups", multiple=True, help="Measure this one, such as overlap. [default: all]")
-@click.option(
-    "--predict",
-    "links",
-    multiple=True,
-    type=Bandwidth(),
-    help="With --scaling strong: predict it for up to 256 ranks on links of this bandwidth, such as 10gbit.",
-)
-@click.option("--rounds", type=Whole(), default=5, show_default=True)
-@json_option
-def training(**options: Any) -> None:
-    """Time an iteration of data-parallel training, and its parts, for the four set-ups of report C.
-
-    These are: one rank alone, averaging through the root, averaging by all-reduce, and averaging bucket by
-    bucket while the backward pass goes on. If PyTorch is installed, its DistributedDataParallel trains the
-    same model in the same rounds, over gloo and with the lab's ring. The command starts its own ranks, unless
-    mpiexec or `labkit hosts run` has started it on ranks. --setup and --predict may be repeated.
-    """
-    if options["links"] and options["scaling"] != "strong":
-        raise click.UsageError("expected --scaling strong with --predict")
-    _measure("labkit.bench.training", **options)
 
 
 def _sizes(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -219,7 +159,6 @@ def _sizes(context: click.Context, option: click.Parameter, text: str | None) ->
     type=Bandwidth(),
     help="Each link's bandwidth, for example 1gbit: adds rows against the least time on such links.",
 )
-@click.option("--refit", is_flag=True, help="Measure anew what the algorithm auto chooses by.")
 @json_option
 @click.option("--plot", type=OutputFile(), help="Draw time against size, as a PNG file.")
 def collectives(plot: Path | None, **options: Any) -> None:
@@ -230,7 +169,7 @@ def collectives(plot: Path | None, **options: Any) -> None:
     model is fitted to the times of each schedule, if there are at least three sizes.
     """
     draw = None if plot is None else partial(_draw, plot)
-    _measure("labkit.bench.collectives", draw=draw, **options)
+    measure_on_ranks("labkit.bench.collectives", draw=draw, **options)
 
 
 def _draw(path: Path, times: Times, curves: tuple[list[int], Curves]) -> None:

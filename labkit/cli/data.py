@@ -35,8 +35,8 @@ def list_() -> None:
 def fetch(names: tuple[str, ...]) -> None:
     """Download data sets into the cache, check and unpack them.
 
-    An interrupted download is resumed. Files that you copied into the cache yourself are used if they are the
-    originals: run this command after copying to check them.
+    Files that you copied into the cache yourself are used if they are the originals: run this command after
+    copying to check them.
     """
     from labkit.data import FetchError
     from labkit.data import fetch as download

@@ -90,8 +90,8 @@ def mpiexec(ranks: int | None, *files: str) -> list[str]:
     return [found, "-n", str(ranks or RANKS)]
 
 
-def on_ranks(ranks: int | None, deadline_s: float | None) -> None:
-    """Unless this process is a rank, run this same command on ranks, and exit with its status.
+def on_ranks(ranks: int | None, deadline_s: float | None, command_of: str = "labkit") -> None:
+    """Unless this process is a rank, run this same command (`python -m command_of …`) on ranks, and exit so.
 
     The ranks end with this process, however it ends. Raise as `mpiexec` does, and at the deadline.
     """
@@ -101,7 +101,7 @@ def on_ranks(ranks: int | None, deadline_s: float | None) -> None:
     stop_at_signals()
     try:
         done = run_child(
-            [*starter, sys.executable, "-P", "-m", "labkit", *sys.argv[1:]],
+            [*starter, sys.executable, "-P", "-m", command_of, *sys.argv[1:]],
             deadline_s=deadline_s,
             environment={**without_job(os.environ), **launch.one_machine(), STARTED: "1"},
             capture=False,
@@ -164,6 +164,18 @@ def usage_errors_once() -> Iterator[None]:
                 comm.Abort(error.exit_code)
             time.sleep(0.01)
         sys.exit(error.exit_code)
+
+
+class CommandsOnRanks(click.Group):
+    """Subcommands that may be called on ranks: an error is one line, which rank 0 alone reports."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with usage_errors_once():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with usage_errors_once(), one_line():
+            return super().invoke(ctx)
 
 
 @contextmanager

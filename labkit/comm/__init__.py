@@ -6,7 +6,6 @@ same order.
 
 import mpiwatch
 from labkit.comm.aggregate import AGGREGATES
-from labkit.comm.auto import choose
 from labkit.comm.averaging import (
     ALGORITHMS,
     Averages,

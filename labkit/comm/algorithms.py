@@ -17,7 +17,7 @@ or when a call needs more.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from mpi4py import MPI
 
 from labkit.comm.aggregate import add_up
 from labkit.comm.running import Steps, Wait, steps
-from labkit.comm.shared_memory import shared_memory
+from labkit.comm.shared_memory import shared_memory  # noqa: F401 (one of the algorithms by name)
 from labkit.schedules import ALLREDUCE, chunk_bounds, ring_allgather, ring_reduce_scatter
 from mpiwatch.layers import Pending
 
@@ -49,16 +49,22 @@ def mpi(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool
     yield from _library(comm, "Iallreduce", comm.Iallreduce(MPI.IN_PLACE, gradient))
 
 
-def _scheduled(name: str, comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
+def scheduled(name: str, comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
+    """Sum as a schedule says: one of ALLREDUCE, by its name."""
     if factor != 1.0:
         gradient *= gradient.dtype.type(factor)
     return steps(comm, ALLREDUCE[name](comm.size), gradient, blocking=blocking)
 
 
-def _by_allgather(
-    name: str, comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool
-) -> Steps:
-    rows = yield from gathered(name, comm, gradient, factor, blocking)
+def by_allgather(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
+    """Gather all gradients on every rank by the lab's ring; each rank sums them."""
+    rows = yield from gathered("allgather", comm, gradient, factor, blocking)
+    add_up(rows, np.ones(comm.size, gradient.dtype), gradient)
+
+
+def by_mpi_allgather(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blocking: bool) -> Steps:
+    """Gather all gradients on every rank by the MPI library's Allgather; each rank sums them."""
+    rows = yield from gathered("mpi-allgather", comm, gradient, factor, blocking)
     add_up(rows, np.ones(comm.size, gradient.dtype), gradient)
 
 
@@ -98,19 +104,6 @@ def gather_scatter(comm: MPI.Intracomm, gradient: np.ndarray, factor: float, blo
         comm.Scatter(rows, gradient)
     else:
         yield from _library(comm, "Iscatter", comm.Iscatter(rows, gradient))
-
-
-# By name: the MPI library's own algorithms, the lab's schedules, and shared memory, which sends no messages.
-# They do always the same; `auto` chooses among them, without those that are slower than others at every size.
-SLOWER = "gather-scatter", "ring-reduce"
-FIXED: dict[str, Algorithm] = {
-    "mpi": mpi,
-    "mpi-allgather": partial(_by_allgather, "mpi-allgather"),
-    "allgather": partial(_by_allgather, "allgather"),
-    "gather-scatter": gather_scatter,
-    **{name: partial(_scheduled, name) for name in ALLREDUCE},
-    "shared-memory": shared_memory,
-}
 
 
 # The algorithms whose two halves sharded training calls apart; each rank has one chunk (`chunk_bounds`).

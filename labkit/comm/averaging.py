@@ -7,15 +7,18 @@ its number of samples. Then p ranks with a part of the batch each compute the sa
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from mpi4py import MPI
 
+from labkit.algorithms import AUTO, NAMES
 from labkit.comm.aggregate import AGGREGATES, FACTORS, ROBUST, robust_mean
-from labkit.comm.algorithms import FIXED, GATHER, Algorithm, gathered, library_allreduce
-from labkit.comm.auto import chosen, chosen_array
+from labkit.comm.algorithms import GATHER, Algorithm, gathered, library_allreduce
+from labkit.comm.auto import chosen
+from labkit.comm.by_name import FIXED
 from labkit.comm.compression import error_feedback, parse
 from labkit.comm.running import Steps, complete
 from labkit.comm.shared_memory import NAME as SHARED_MEMORY
@@ -24,8 +27,6 @@ from mpiwatch.layers import CollectiveError, raise_faults
 
 # Whatever averages a gradient in place, given this rank's weight: an `Averaging`, or a function of your own.
 Averages = Callable[[MPI.Intracomm, np.ndarray, float], None]
-
-AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ class Averaging:
 
     `compress` is "none", or how messages are compressed (`labkit.comm.compression`): "float16", "top-k" or
     "top-k=0.05". Each call updates `residual`, like the gradient; without one, what is not sent is lost.
+
+    "auto" averages by the MPI library's own algorithm, unless `prepare` has put the gradient into shared
+    memory: a gradient elsewhere would have to be copied there and back.
     """
 
     algorithm: str = "mpi"
@@ -49,9 +53,9 @@ class Averaging:
     residual: np.ndarray | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.algorithm not in (names := (*FIXED, AUTO)):
+        if self.algorithm not in NAMES:
             raise ValueError(
-                f"expected an all-reduce algorithm, one of {', '.join(names)}, got {self.algorithm!r}"
+                f"expected an all-reduce algorithm, one of {', '.join(NAMES)}, got {self.algorithm!r}"
             )
         if self.aggregate not in AGGREGATES:
             raise ValueError(f"expected an aggregate, one of {', '.join(AGGREGATES)}, got {self.aggregate!r}")
@@ -63,7 +67,7 @@ class Averaging:
             )
         if self.compress == "none":
             return
-        names = parse(self.compress).algorithms
+        names = (*parse(self.compress).algorithms, AUTO)
         if self.aggregate in ROBUST or self.algorithm not in names:
             raise ValueError(
                 f"expected a sum or a mean by {', '.join(names)} with the compression {self.compress!r}, "
@@ -87,13 +91,17 @@ class Averaging:
             return self._compressed
         if self.aggregate in ROBUST:
             return self._robust
-        if self.aggregate == "weighted" and self.algorithm != AUTO:
-            return FIXED[self.algorithm]
+        if self.aggregate == "weighted":
+            return FIXED[self._fixed]
         return self._linear
 
+    @property
+    def _fixed(self) -> str:
+        """Return the algorithm for a gradient in any memory."""
+        return "mpi" if self.algorithm == AUTO else self.algorithm
+
     def _linear(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float, blocking: bool) -> Steps:
-        name = chosen(comm, gradient.nbytes) if self.algorithm == AUTO else self.algorithm
-        return FIXED[name](comm, gradient, self.factor(weight, comm.size), blocking)
+        return FIXED[self._fixed](comm, gradient, self.factor(weight, comm.size), blocking)
 
     def _robust(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float, blocking: bool) -> Steps:
         own = np.array([weight])
@@ -108,11 +116,11 @@ class Averaging:
         residual = np.zeros_like(gradient) if self.residual is None else self.residual
         gradient *= gradient.dtype.type(self.factor(weight, comm.size))
         message, residual[...] = error_feedback(gradient, residual, compressor)
-        if self.algorithm in compressor.gathered:
-            name = compressor.gathered[self.algorithm]
+        if self._fixed in compressor.gathered:
+            name = compressor.gathered[self._fixed]
             messages = yield from gathered(name, comm, message, 1.0, blocking)
         else:
-            yield from FIXED[self.algorithm](comm, message, 1.0, blocking)
+            yield from FIXED[self._fixed](comm, message, 1.0, blocking)
             messages = message[None]
         gradient[...] = 0
         for each in messages:  # in the same order on all ranks, so that their sums have the same bits
@@ -123,30 +131,39 @@ class Averaging:
         """Return what this rank's gradient is multiplied by; for the median, as for a plain mean."""
         return FACTORS.get(self.aggregate, FACTORS["mean"])(weight, p)
 
-    def for_size(self, comm: MPI.Intracomm, nbytes: int) -> Averaging:
-        """Return what `auto` chooses for gradients of `nbytes` bytes; any other as it is. Collective."""
-        return replace(self, algorithm=chosen(comm, nbytes)) if self.algorithm == AUTO else self
+    def prepare(
+        self,
+        comm: MPI.Intracomm,
+        n: int,
+        dtype: type | np.dtype = np.float32,
+        at_once: int | None = None,
+    ) -> tuple[Averaging, np.ndarray | None]:
+        """Return what averages gradients of n values in a loop, and the memory in which they have to lie.
 
-    def bind(self, comm: MPI.Intracomm, nbytes: int) -> Averages:
-        """Return a function that does the same for gradients of `nbytes` bytes, for a loop. Collective.
-
-        All is decided before the loop: a call by the MPI library takes a few microseconds, and anything that
-        Python looks up on the way takes a noticeable part of that.
+        The memory is n zeros; it is None if any memory will do. `at_once` is how many of the values are
+        averaged at once (those of a bucket), by default all. Here `auto` is decided, so what this returns has
+        another algorithm; if there is too little shared memory, that is the MPI library's. Collective.
         """
-        fixed = self.for_size(comm, nbytes)
-        return library_allreduce if fixed == Averaging("mpi") else fixed
+        if self.algorithm != AUTO:
+            shared = self.algorithm == SHARED_MEMORY and comm.size > 1
+            return self, shared_array(comm, n, dtype) if shared else None
+        nbytes = (n if at_once is None else at_once) * np.dtype(dtype).itemsize
+        if self.compress == "none" and chosen(comm, nbytes) == SHARED_MEMORY:
+            with suppress(CollectiveError):
+                return replace(self, algorithm=SHARED_MEMORY), shared_array(comm, n, dtype)
+        return replace(self, algorithm="mpi"), None
 
-    def allocate(self, comm: MPI.Intracomm, n: int, dtype: type | np.dtype = np.float32) -> np.ndarray | None:
-        """Return n zeros in the memory in which this is fastest; None if any will do. Collective."""
-        if comm.size == 1:
-            return None
-        if self.algorithm == AUTO:
-            return chosen_array(comm, n, dtype)
-        return shared_array(comm, n, dtype) if self.algorithm == SHARED_MEMORY else None
+    def quick(self) -> Averages:
+        """Return a function that does the same, for a loop.
+
+        A call by the MPI library takes a few microseconds, and anything that Python looks up on the way takes
+        a noticeable part of that.
+        """
+        return library_allreduce if self == Averaging("mpi") else self
 
 
 # By name: the weighted mean by each algorithm.
-ALGORITHMS = {name: Averaging(name) for name in (*FIXED, AUTO)}
+ALGORITHMS = {name: Averaging(name) for name in NAMES}
 
 
 def average(

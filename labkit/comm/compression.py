@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from labkit.comm.algorithms import FIXED, GATHER
+from labkit.comm.algorithms import GATHER
+from labkit.comm.by_name import FIXED
 from labkit.comm.shared_memory import NAME as SHARED_MEMORY
 
 FRACTION = 0.01  # of the values that top-k sends, as in Aji and Heafield

@@ -80,6 +80,22 @@ def by_node(comm: MPI.Intracomm) -> MPI.Intracomm:
     return cast(MPI.Intracomm, comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank))
 
 
+def on_one_machine(comm: MPI.Intracomm) -> bool:
+    """Return whether all ranks share memory, several of them. Collective; each communicator asks once."""
+    answer = comm.Get_attr(_one_machine_key())
+    if not isinstance(answer, bool):
+        node = by_node(comm)
+        answer = 1 < node.size == comm.size
+        node.Free()
+        comm.Set_attr(_one_machine_key(), answer)
+    return answer
+
+
+@cache
+def _one_machine_key() -> int:
+    return MPI.Comm.Create_keyval()
+
+
 class _Node:
     """The node of this rank for one communicator: the ranks that share memory, their segments, their work."""
 

@@ -42,16 +42,15 @@ PROGRESS_EVERY_S = 2.0
 
 
 class Allreduce(NamedTuple):
-    """An all-reduce, and a function that makes its array, (n,) float32; without one, they share an array.
+    """An all-reduce, and perhaps a function that prepares it for arrays of n values, (n,) float32.
 
-    So they do if `array` returns None. If it raises CollectiveError, because there is no memory for n
-    entries, the algorithm is left out at that size. `bind` returns the function to call for arrays of so many
-    bytes; without it, that is `add`.
+    That returns the function to call in place of `add`, and its array; if the array is None, it shares one
+    with others. If it raises CollectiveError, because there is no memory for n values, the algorithm is left
+    out at that size.
     """
 
     add: Sum
-    array: Callable[[MPI.Intracomm, int], np.ndarray | None] | None = None
-    bind: Callable[[MPI.Intracomm, int], Sum] | None = None
+    prepare: Callable[[MPI.Intracomm, int], tuple[Sum, np.ndarray | None]] | None = None
 
 
 def measure(
@@ -118,17 +117,17 @@ def one_pass(
     n = size // ITEM
     common = np.empty(n, np.float32)
     ready: dict[str, tuple[Sum, np.ndarray]] = {}
-    for name, (add, make, bind) in algorithms.items():
+    for name, (add, prepare) in algorithms.items():
         try:
-            own = make(comm, n) if make else None
+            prepared, memory = prepare(comm, n) if prepare else (add, None)
         except CollectiveError as error:
             print_progress(comm, f"{format_size(size)}: {name} is left out: {error}")
             continue
-        array = common if own is None else own
+        array = common if memory is None else memory
         if check:
             report(f"checking the sum of {name}")
-            _check(comm, name, add, array)
-        ready[name] = bind(comm, size) if bind else add, array
+            _check(comm, name, prepared, array)
+        ready[name] = prepared, array
     calls = 1 if count_hosts(comm) == 1 else 2  # of each algorithm in a round; the last one is timed
 
     def one_round(number: int) -> list[float]:

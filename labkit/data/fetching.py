@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import json
 import os
+import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from platformdirs import user_cache_path
 from labkit.files import atomic_write, locked
 
 FETCH_S = 3600.0  # for another process that downloads the same data set
+TIMEOUTS_S = (10, 30)  # for the connection; for the next bytes
+UNFINISHED = ".unfinished"  # the folder of a download
 CACHE = "LABKIT_DATA"  # environment variable with the path of another cache folder
 SPLITS = "train", "test"
 Block = tuple[np.ndarray, np.ndarray]  # pixels (k, channels·height·width) and labels (k,), uint8
@@ -27,6 +30,10 @@ Block = tuple[np.ndarray, np.ndarray]  # pixels (k, channels·height·width) and
 
 class FetchError(OSError):
     """A data set is not in the cache and cannot be downloaded; the message says what to do instead."""
+
+
+class DownloadError(Exception):
+    """An address does not deliver a file."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +121,8 @@ RECORD = "splits.json"  # written last: if it exists, the unpacked files are com
 def fetch(name: str) -> Path:
     """Fetch "mnist" or "cifar10" into the cache, check and unpack it; return its folder.
 
-    Download the files that are missing, with a progress bar, and resume interrupted downloads. Files put into
-    the folder by hand are accepted, too; all must have the SHA-256 of the originals. Processes that fetch the
+    Download the files that are missing, with a progress bar. Files put into the folder by hand are accepted,
+    too; all must have the SHA-256 of the originals. Processes that fetch the
     same data set take turns. If the cache already holds it, a read-only cache suffices.
 
     Raise FetchError, which says what to do, if a file cannot be downloaded.
@@ -150,24 +157,41 @@ def _ensure_original(name: str, file: str) -> None:
             return
         reasons.append(f"the file in the cache has SHA-256 {got}, expected {expected}")
 
-    import requests  # noqa: PLC0415  (takes time and memory, and is rarely needed)
-
-    from labkit.data.download import download  # noqa: PLC0415
-
-    part = place / f"{file}.part"
     for mirror in source.mirrors:
-        for _ in range(2 if part.exists() else 1):  # if resuming a damaged .part file fails, start again
-            try:
-                download(mirror + file, part)
-            except requests.RequestException as error:
-                reasons.append(f"{mirror}: {error}")
-                break
-            if (got := _sha256(part)) == expected:
-                part.replace(path)
-                return
-            part.unlink()
-            reasons.append(f"{mirror}: the downloaded file has SHA-256 {got}, expected {expected}")
+        try:
+            _download(mirror + file, expected, path)
+        except DownloadError as error:
+            reasons.append(f"{mirror}: {error}")
+        else:
+            return
     raise FetchError(_what_to_do(name, file, reasons))
+
+
+def _download(url: str, sha256: str, path: Path) -> None:
+    """Download a file, with a progress bar; it appears at `path` if it is whole and has this SHA-256.
+
+    A download begins in a folder of its own, which the next one removes if this process is killed.
+    """
+    import pooch  # noqa: PLC0415  (takes time and memory, and is rarely needed)
+    import requests  # noqa: PLC0415
+
+    pooch.get_logger().setLevel("ERROR")
+    unfinished = path.with_name(UNFINISHED)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    downloader = pooch.HTTPDownloader(progressbar=True, timeout=TIMEOUTS_S)
+    try:
+        pooch.retrieve(url, f"sha256:{sha256}", path.name, unfinished, downloader=downloader)
+        (unfinished / path.name).replace(path)
+    except requests.HTTPError as error:
+        raise DownloadError(str(error)) from None
+    except requests.exceptions.ChunkedEncodingError:
+        raise DownloadError("the connection ended too early") from None
+    except requests.ConnectionError:
+        raise DownloadError("no connection") from None
+    except (requests.RequestException, ValueError) as error:  # pooch's error for a wrong checksum
+        raise DownloadError(str(error)) from None
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _what_to_do(name: str, file: str, reasons: list[str]) -> str:

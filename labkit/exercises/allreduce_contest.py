@@ -1,16 +1,14 @@
-"""The all-reduce contest: a schedule runs on real ranks over three emulated networks, and gets a score.
+"""The all-reduce contest: a schedule is simulated on three networks, and gets a score.
 
-The score on a network is the lower bound over the measured time, so it is between 0 and 1; `lower_bound` of
-`labkit.schedules` derives the bound, `labkit.comm.timed` measures. An entry is a function of the number of
+The score on a network is the lower bound over the simulated time, so it is between 0 and 1; `lower_bound` and
+`simulate` are those of `labkit.schedules`. An entry is a function of the number of
 ranks that yields rounds, or that returns a Schedule; the array has as many chunks as its rounds use.
 """
 
 from __future__ import annotations
 
-import pickle
 import re
 import statistics
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -18,10 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labkit.children import run_child
 from labkit.exercises import failures, transport
 from labkit.exercises.exercise import Case, Exercise
-from labkit.exercises.launching import START_S, Job, clean_environment, mpiexec, scratch_folder
+from labkit.exercises.launching import Job, scratch_folder
 from labkit.exercises.wraps import rounds_as_list
 from labkit.schedules import (
     ALLREDUCE,
@@ -39,12 +36,10 @@ from labkit.schedules import (
 from labkit.schedules.schedule import CollectiveName
 
 RANKS = 6
-NBYTES = 120_000  # of the array; an emulated link needs 40 ms for it
-# A message takes milliseconds, so that the delays of the operating system do not count.
+NBYTES = 120_000  # of the array; a link needs 40 ms for it
 MODEL = CostModel(alpha=0.5e-3, beta=1 / 3e6)
 SLOWER = 5  # the slow link, in latency and bandwidth
 UPLINK = 3  # how many times less bandwidth an uplink has than a rank's link
-REPETITIONS = {"uniform": 9, "slow link": 3, "two hosts": 3}  # more where messages are short
 COMPARED = "ring", "halving-doubling"
 MOST = 1000, 2000, 256  # rounds, transfers, chunks
 LONGEST_S = 5.0  # simulated, on the slowest network
@@ -55,7 +50,7 @@ PRELUDE = (
 
 
 class Result(NamedTuple):
-    """What an entry has reached: its score and the timeline of the median run, by network.
+    """What an entry has reached: its score and its timeline, by network.
 
     An entry that cannot take part has none; `reason` says why.
     """
@@ -82,7 +77,7 @@ def networks(p: int = RANKS) -> dict[str, Network]:
 
 
 def contest(entry: Callable[[int], Iterable[Round]], p: int = RANKS) -> Result | None:
-    """Run an entry beside the ring and halving-doubling on p ranks, and print their scores.
+    """Simulate an entry beside the ring and halving-doubling on p ranks, and print their scores.
 
     Return the entry's result; None, after printing why, if its schedule is no all-reduce.
     """
@@ -148,31 +143,14 @@ def verified(
 
 
 def run(schedules: Sequence[tuple[str, Schedule]], p: int) -> list[Result]:
-    """Measure all schedules on p new ranks; return their results. Raise ChildError if the ranks fail."""
-    links = networks(p)
-    simulated_s = sum(
-        REPETITIONS[name] * simulate(schedule, NBYTES, network).seconds
-        for _, schedule in schedules
-        for name, network in links.items()
-    )
-    with scratch_folder() as folder:
-        rounds = [(name, schedule.chunks, list(schedule)) for name, schedule in schedules]
-        (folder / "task").write_bytes(pickle.dumps((rounds, links, NBYTES, REPETITIONS)))
-        program = sys.executable, "-m", "mpi4py", "-m", "labkit.comm.timed", str(folder)
-        run_child(
-            [*mpiexec(), "-n", str(p), *program],
-            deadline_s=2 * START_S + 5 * simulated_s,
-            environment=clean_environment(),
-        )
-        times = pickle.loads((folder / "times").read_bytes())  # our own ranks wrote it
+    """Simulate all schedules of p ranks on all networks; return their results."""
     results = []
-    for number, (name, _) in enumerate(schedules):
+    for name, schedule in schedules:
         scores, timelines = {}, {}
-        for network, model in links.items():
-            repeated = sorted(times[number, network], key=lambda simulation: simulation.seconds)
-            median = repeated[len(repeated) // 2]
-            scores[network] = lower_bound(model, NBYTES) / median.seconds
-            timelines[network] = median.timeline
+        for key, network in networks(p).items():
+            simulation = simulate(schedule, NBYTES, network, timeline=True)
+            scores[key] = lower_bound(network, NBYTES) / simulation.seconds
+            timelines[key] = simulation.timeline
         results.append(Result(name, "", scores, timelines))
     return results
 
@@ -207,7 +185,7 @@ def judged(file: Path, p: int) -> Schedule:
 
 
 def judge_folder(folder: Path, p: int, report: Callable[[str], None]) -> list[Result]:
-    """Judge all entries (*.py) in a folder and measure them; return the results, the best first."""
+    """Judge all entries (*.py) in a folder and simulate them; return the results, the best first."""
     schedules, results = [], []
     for file in sorted(folder.glob("*.py")):
         report(f"judging {file.name}")
@@ -216,7 +194,6 @@ def judge_folder(folder: Path, p: int, report: Callable[[str], None]) -> list[Re
         except ScheduleError as error:
             results.append(Result(file.stem, str(error)))
     schedules += compared(p)
-    report(f"running {len(schedules)} schedules on {p} ranks")
     return sorted(run(schedules, p), key=lambda result: -result.score) + results
 
 
@@ -245,4 +222,4 @@ def table(results: Sequence[Result]) -> str:
     for row in rows(results):
         scores = "  ".join(f"{row[name]:9.2f}" for name in names)
         lines.append(f"{row['place'] or '–':>5}  {row['entry']:{width}}  {row['reason'] or scores}")
-    return "\n".join([*lines, "score: the mean of the three; each is the lower bound / the measured time"])
+    return "\n".join([*lines, "score: the mean of the three; each is the lower bound / the simulated time"])

@@ -30,7 +30,7 @@ from labkit.children import end, start_child
 from labkit.cluster.adapter.functions import is_own_object
 from labkit.exercises import answers, catalogue, record
 from labkit.exercises.compare import kind
-from labkit.exercises.exercise import Exercise, Verdict, is_stub
+from labkit.exercises.exercise import Exercise, HeadingError, Verdict, is_stub
 from labkit.exercises.launching import EXTRA_S, FORKED, START_S, clean_environment, scratch_folder
 from labkit.exercises.limits import set_readable
 from labkit.guard import Guard, note_in_log
@@ -417,7 +417,7 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
     kept = [text, *(each for other, each in called.items() if other not in catalogue.exercises())]
     record.note(name, found.passed, "\n\n".join(kept))
     if found.passed:
-        points = counted(exercise.points, "point")
+        points = _points(exercise)
         cases = counted(found.cases, "case")
         below = f" {found.finding[0].upper()}{found.finding[1:]}." if found.finding else ""
         codes = {"Yours": textwrap.dedent(inspect.getsource(function)), "The reference": exercise.text}
@@ -441,6 +441,14 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
     printed = f"\nIt printed:\n{printed}" if printed else ""
     text = f"{name}: not correct yet: {finding} For a hint: {magic}hint({name}){printed}"
     return Answer(text, False, html)
+
+
+def _points(exercise: Exercise) -> str:
+    """Return the points of an exercise that is done; that they are not known, if its notebook was edited."""
+    try:
+        return counted(exercise.points, "point")
+    except HeadingError as error:
+        return f"Points unknown: {error}"
 
 
 def _missing(text: str, name: str) -> str:

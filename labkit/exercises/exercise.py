@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 # The wheel carries the notebooks inside the package. In a clone they are beside it.
 PACKAGE = Path(__file__).resolve().parents[1]
 ORIGINALS = (PACKAGE / "originals" if (PACKAGE / "originals").is_dir() else PACKAGE.parent) / "notebooks"
+HEADING_FORM = "'### Exercise N.N · title' and, in the next line, stars and 'N minutes'"
+EXERCISE = re.compile(r"^### Exercise\b", re.MULTILINE)
 HEADING = re.compile(r"^### Exercise \S+ · (.+)\n(★+)☆* .*?(\d+) minutes", re.MULTILINE)
 
 
@@ -79,6 +81,10 @@ class Outcome(NamedTuple):
     calls: tuple[Call, ...] = ()
     faults: tuple[Fault, ...] = ()
     is_old: bool = False
+
+
+class HeadingError(ValueError):
+    """A notebook does not state an exercise's difficulty and minutes."""
 
 
 class Heading(NamedTuple):
@@ -190,8 +196,14 @@ class Exercise:
 
     @property
     def heading(self) -> Heading:
-        """Return what stands above the exercise in its notebook, which a student may have edited."""
-        return headings(self.notebook).get(self.name, Heading(self.name, 2, 10))
+        """Return what stands above the exercise in its notebook. Raise HeadingError if nothing does."""
+        found = headings(self.notebook)
+        if self.name not in found:
+            raise HeadingError(
+                f"expected a cell with {HEADING_FORM} above that of `{self.name}` in "
+                f"{ORIGINALS}/{self.notebook}_*.ipynb, found none; if you have edited it, restore it"
+            )
+        return found[self.name]
 
     @property
     def points(self) -> int:
@@ -247,12 +259,18 @@ class Exercise:
 
 @cache
 def headings(notebook: str) -> dict[str, Heading]:
-    """Return the headings of a notebook's exercises by the names of the functions in their cells."""
+    """Return the headings of a notebook's exercises by the names of the functions in their cells.
+
+    Raise HeadingError for a heading of an exercise without stars and minutes.
+    """
     found, heading = dict[str, Heading](), None
     for path in sorted(ORIGINALS.glob(f"{notebook}_*.ipynb")):  # Jupyter's "Duplicate" makes a second one
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             text = "".join(cell["source"])
-            if match := HEADING.search(text):
+            if EXERCISE.search(text):
+                match = HEADING.search(text)
+                if match is None:
+                    raise HeadingError(f"{path}: expected {HEADING_FORM}, found {text[:80]!r}")
                 heading = Heading(match[1], len(match[2]), int(match[3]))
             elif heading and "exercise" in cell["metadata"].get("tags", ()):
                 for name in re.findall(r"^def (\w+)", text, re.MULTILINE):

@@ -14,6 +14,8 @@ schedule computes the collective that it names.
 
 from collections.abc import Callable
 
+from labkit.algorithms import SCHEDULES
+from labkit.schedules import collectives
 from labkit.schedules.collectives import (
     halving_doubling,
     hierarchical,
@@ -55,10 +57,5 @@ from labkit.schedules.verifier import ScheduleError, contents_by_round, verify
 
 # The all-reduce schedules, under the names of the all-reduce algorithms (`--algorithm`).
 ALLREDUCE: dict[str, Callable[[int], Schedule]] = {
-    "root": root_allreduce,
-    "ring": ring_allreduce,
-    "ring-reduce": ring_reduce_broadcast,
-    "tree": tree_allreduce,
-    "recursive-doubling": recursive_doubling,
-    "halving-doubling": halving_doubling,
+    name: getattr(collectives, function) for name, function in SCHEDULES.items()
 }

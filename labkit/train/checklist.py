@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.files import read_input
+from labkit.train.columns import PARTS
 
-PARTS = "compute_s", "wait_s", "communication_s"
 RAW = "run.json", "model.npz", "iterations.csv", "trace.json"
 BY_RANK = "hosts", "cores", "blas_threads", "ended"  # lists in run.json with an entry for each rank
 NOT_OF_REGRESSIONS = "ended/*/test_correct"  # None there
@@ -48,7 +48,7 @@ def _has_every_iteration(record: Record) -> bool:
 
 def _parts_fit(record: Record) -> bool:
     """Return whether the parts of each iteration's time are known and not longer than the whole."""
-    parts = [sum(float(row[name]) for name in PARTS) for row in record.iterations]
+    parts = [sum(float(row[name]) for name in PARTS.values()) for row in record.iterations]
     wholes = [float(row["time_s"]) for row in record.iterations]
     fit = (part <= whole + 1e-6 for part, whole in zip(parts, wholes, strict=True))
     return bool(parts) and math.isfinite(sum(wholes)) and all(fit)

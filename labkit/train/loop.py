@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import pairwise
 from time import perf_counter
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from labkit.algorithms import AUTO
 from labkit.comm import (
     ALGORITHMS,
     Averages,
@@ -46,7 +48,7 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
     iterations: int | None = None,
     lr: float | Callable[[int], float],
     optimizer: Optimizer | None = None,
-    algorithm: Averages = ALGORITHMS["mpi"],
+    algorithm: Averages = ALGORITHMS[AUTO],
     buckets: Buckets | None = None,
     shard_state: str = "none",
     accumulate: int = 1,
@@ -62,7 +64,8 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
     number (from 0, over all epochs), such as those in `labkit.nn.lr_schedules`. `optimizer` is made for this
     model's parameters (`nn.SGD(model.params, momentum=0.9)`); the default is plain gradient descent.
     `algorithm` is one of `labkit.comm.ALGORITHMS`, another `labkit.comm.Averaging`, or a function of your
-    own; with "shared-memory" the model's gradients lie in shared memory until `train` returns. `callbacks`
+    own; with "shared-memory", and for large gradients with "auto", the model's gradients lie in shared memory
+    until `train` returns. `callbacks`
     measure contributions (`Contributions`), record a `Timeline` or make a rank slow (`Straggler`).
 
     - iterations: end after so many steps, even within an epoch.
@@ -71,7 +74,8 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
     - shard_state: what each rank keeps only its own part of (`Sharded`): "none", "optimizer" (ZeRO-1),
       "gradients" (ZeRO-2: also of the averaged gradient) or "parameters" (ZeRO-3: also of the parameters;
       `model.params` has no content between the layers that use it until `train` returns, and no weights are
-      compared). It implies buckets, `Buckets()` unless given, and needs the algorithm "mpi" or "ring".
+      compared). It implies buckets, `Buckets()` unless given, and needs the algorithm "mpi"
+      (which "auto" is here) or "ring".
     - accumulate: cut each local batch into so many micro-batches, and average once per step
       (gradient accumulation, `no_sync` in PyTorch).
     - buffers: what happens to the ranks' buffers at the end of each epoch (`synchronise_buffers`).
@@ -121,6 +125,8 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
     elif shard_state == "none":
         averaging = Overlapped(comm, model, algorithm, buckets or Buckets(), optimizer)
     else:
+        if algorithm.algorithm == AUTO:
+            algorithm = replace(algorithm, algorithm="mpi")
         averaging = Sharded(comm, model, algorithm, buckets or Buckets(), optimizer, shard_state, accumulate)
     saving = None
     if checkpoints:
@@ -231,7 +237,9 @@ def _no_overlap(
     if not isinstance(algorithm, Averaging):
         return f"expected an algorithm of labkit.comm (a labkit.comm.Averaging) with buckets, got {algorithm}"
     fault = None
-    if shard_state != "none" and (algorithm.algorithm not in IN_HALVES or algorithm.compress != "none"):
+    if shard_state != "none" and (
+        algorithm.algorithm not in (AUTO, *IN_HALVES) or algorithm.compress != "none"
+    ):
         fault = (
             f"expected the algorithm {' or '.join(IN_HALVES)} with shard_state {shard_state}, which calls "
             "reduce-scatter and all-gather apart, and the compression none, got "

@@ -80,6 +80,10 @@ class Buckets:
             stops.append(max(0, left - values))
         return [(start, stop) for stop, start in pairwise(stops)]
 
+    def largest(self, n: int, itemsize: int = 4) -> int:
+        """Return how many values the largest bucket of a gradient of n values has."""
+        return max((stop - start for start, stop in self.plan(n, itemsize)), default=0)
+
 
 class StepAveraging:
     """Average the gradient of each step, then update: at once, when the backward pass is over.
@@ -88,7 +92,7 @@ class StepAveraging:
     calls `finished` again and again, then `train` calls `finish` and `update`. With gradient accumulation,
     only the step's last micro-batch calls `finished`: each rank averages once per step.
 
-    The gradients lie in the memory that the algorithm prefers (`labkit.comm.Averaging.allocate`), and are
+    The gradients lie in the memory that the algorithm asks for (`labkit.comm.Averaging.prepare`), and are
     averaged in place. All ranks make the same calls, in the same order, but a rank whose local batch is empty
     calls `finished` only once, with 0: its gradient is zero.
 
@@ -97,23 +101,30 @@ class StepAveraging:
     """
 
     _step: Step
+    _averaging: Averaging
     residual: np.ndarray | None = None
 
     def __init__(
-        self, comm: MPI.Intracomm, model: Model, algorithm: Averages, optimizer: Optimizer | None = None
+        self,
+        comm: MPI.Intracomm,
+        model: Model,
+        algorithm: Averages,
+        optimizer: Optimizer | None = None,
+        at_once: int | None = None,  # values of a bucket
     ) -> None:
         self._comm, self._model, self._algorithm, self._optimizer = comm, model, algorithm, optimizer
         self._update = optimizer.step if optimizer else partial(sgd_step, model.params)
         self._grads = self._grads_before = model.grads
         if isinstance(algorithm, Averaging):
-            place = algorithm.allocate(comm, model.grads.size, model.grads.dtype)
-            if place is not None:
-                model.move_gradients(place)
-                self._grads = place
-            if algorithm.compress != "none":
+            averaging, memory = algorithm.prepare(comm, model.grads.size, model.grads.dtype, at_once)
+            if memory is not None:
+                model.move_gradients(memory)
+                self._grads = memory
+            if averaging.compress != "none":
                 self.residual = np.zeros_like(self._grads)
-                algorithm = replace(algorithm, residual=self.residual)
-            self._algorithm = algorithm.bind(comm, self._grads.nbytes)
+                averaging = replace(averaging, residual=self.residual)
+            self._averaging = averaging
+            self._algorithm = averaging.quick()
 
     def __enter__(self) -> StepAveraging:
         return self
@@ -182,10 +193,9 @@ class Overlapped(StepAveraging):
         buckets: Buckets,
         optimizer: Optimizer | None = None,
     ) -> None:
-        super().__init__(comm, model, averaging, optimizer)
-        self.plan = buckets.plan(self._grads.size, self._grads.itemsize)
-        largest = max((stop - start for start, stop in self.plan), default=0)
-        self._averaging = averaging.for_size(comm, largest * self._grads.itemsize)
+        self.plan = buckets.plan(model.grads.size, model.grads.itemsize)
+        at_once = buckets.largest(model.grads.size, model.grads.itemsize)
+        super().__init__(comm, model, averaging, optimizer, at_once)
         # Between the ranks of a node, shared memory needs no messages, and between nodes it has communicators
         # of its own; and its buffers belong to the communicator that they were made with.
         needs_none = comm.size == 1 or self._averaging.algorithm == "shared-memory"

@@ -106,8 +106,8 @@ class Printer(Callback):
 def start_lines(settings: Settings, about: Mapping[str, Any], parameters: int, steps: int) -> str:
     """Return a line with what is trained, on what, and for how long, from the settings and the run's record.
 
-    The second line says "rank 0 on n1; ranks 1, 2 on n2"; with the algorithm "auto", the last line says what
-    it has chosen.
+    The second line says "rank 0 on n1; ranks 1, 2 on n2"; if the algorithm "auto" averages in
+    shared memory, the last line says so.
     """
     p, samples = about["ranks"], about["batches"]["samples"]
     which = f"{settings.model} ({parameters:,} parameters) on {settings.data} ({samples:,} samples)"
@@ -117,8 +117,8 @@ def start_lines(settings: Settings, about: Mapping[str, Any], parameters: int, s
     for rank, host in enumerate(about["hosts"]):
         ranks.setdefault(host, []).append(rank)
     lines.append("; ".join(f"{ranks_phrase(own)} on {host}" for host, own in ranks.items()))
-    if "auto" in about:
-        lines.append(about["auto"])
+    if about.get("auto") == "shared-memory":
+        lines.append("gradients averaged in shared memory (--algorithm auto)")
     return "\n".join(lines)
 
 

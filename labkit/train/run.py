@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit import data
+from labkit.algorithms import AUTO
 from labkit.comm import (
     Averaging,
     CollectiveError,
@@ -21,7 +22,6 @@ from labkit.comm import (
     EmulatedComm,
     SharedSet,
     all_or_none,
-    choose,
     parse_link,
     raise_together,
     sleeping_barrier,
@@ -165,12 +165,13 @@ def _run(  # noqa: PLR0915 (a run from its model to its files)
     steps = min(filter(None, (of_epochs, settings.iterations)))
     if why := _unfit(before, settings, steps, comm.size):
         raise CollectiveError(f"cannot resume: {why}")
-    if settings.algorithm == "auto":
-        about["auto"] = str(choose(world, model.grads.nbytes))
     buckets = Buckets() if settings.overlap or settings.shard_state != "none" else None
     if settings.bucket_mb:
         largest = settings.bucket_mb * MIB
         buckets = Buckets(largest, min(largest, Buckets().first_bytes))
+    if settings.algorithm == AUTO:
+        averaging = _decided(world, model, averaging, buckets, settings.shard_state)
+        about["auto"] = averaging.algorithm
     # Contributions cost two passes over the gradient in each step, and with buckets cannot be measured.
     contributions = buckets is None if settings.contributions is None else settings.contributions
     timeline, memory = Timeline(comm), Memory()
@@ -253,6 +254,17 @@ def _run(  # noqa: PLR0915 (a run from its model to its files)
 
     _write(comm, out, save)
     printer.note(f"The results are in {out}.")
+
+
+def _decided(
+    comm: MPI.Intracomm, model: Model, auto: Averaging, buckets: Buckets | None, shard_state: str
+) -> Averaging:
+    """Return what `auto` stands for in this run, as `train` would decide. Collective."""
+    if shard_state != "none":
+        return replace(auto, algorithm="mpi")
+    n, dtype = model.grads.size, model.grads.dtype
+    decided, _ = auto.prepare(comm, n, dtype, buckets.largest(n, dtype.itemsize) if buckets else n)
+    return decided
 
 
 def evaluate(model: Model, dataset: SharedSet) -> dict[str, Any]:

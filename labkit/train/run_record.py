@@ -24,36 +24,17 @@ import labkit
 from labkit.files import atomic_write, locked, remove_unfinished
 from labkit.nn import MODELS, Model, load_model
 from labkit.train.callbacks import TRACED
+from labkit.train.columns import COLUMNS as ALL_COLUMNS
+from labkit.train.columns import PARTS, TIMES
 from labkit.train.steps import Epoch, Step
 from mpiwatch.launch import ONE_THREAD, node_name
 from mpiwatch.processes import cores
 
-# The columns of iterations.csv, and which of them are parts of an iteration's time.
-COLUMNS = np.dtype(
-    [("rank", int), ("iteration", int)]
-    + [(name, float) for name in ("loss", "time_s", "compute_s", "wait_s", "communication_s")]
-)
-PARTS = {
-    "compute": "compute_s",
-    "wait for the last rank": "wait_s",
-    "exposed communication": "communication_s",
-}
+# The columns of iterations.csv, as fields of a table.
+COLUMNS = np.dtype([(column.name, column.kind) for column in ALL_COLUMNS])
+
 
 BLAS_THREADS = (*ONE_THREAD, "VECLIB_MAXIMUM_THREADS")
-
-# From when to when each time (s) of the files is measured, on the rank's own clock.
-TIMES = {
-    "total_s": "the call of `train`, from before the first step to after the last epoch, without the "
-    "test; of a resumed run, up to its checkpoint and from the resume on",
-    "time_s of an epoch": "its steps, from the start of the first to the end of the last, callbacks included",
-    "wait_s": "from the end of the rank's own gradient to the end of a barrier before averaging, and in "
-    "epoch 1 also for the last rank's call of `train`; 0 where averaging overlaps with the backward pass",
-    "transfer_s": "averaging itself, after that barrier; with overlap, what the backward pass does not hide",
-    "time_s of an iteration": "from its start to the start of the next; the first is included in the files, "
-    "and left out of means",
-    "compute_s": "forward pass, backward pass and update",
-    "communication_s": "as transfer_s, of an iteration",
-}
 
 
 @contextmanager
@@ -138,18 +119,7 @@ def iterations(steps: Sequence[Step], ranks: int) -> np.ndarray:
 
     Shape: (p, iterations), with the fields of COLUMNS.
     """
-    rows = [
-        (
-            each.rank,
-            each.number,
-            each.loss,
-            each.done - each.begin,
-            each.compute_s,
-            each.wait_s,
-            each.transfer_s,
-        )
-        for each in steps
-    ]
+    rows = [tuple(column.of(step) for column in ALL_COLUMNS) for step in steps]
     table = np.array(rows, COLUMNS).reshape(-1, ranks).T
     begins = np.array([step.begin for step in steps]).reshape(-1, ranks).T
     table["time_s"][:, :-1] = np.diff(begins)

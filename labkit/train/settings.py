@@ -12,6 +12,8 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import partial
 from typing import Any, Literal, get_args
 
+from labkit import algorithms
+
 Buffers = Literal["average", "broadcast", "leave"]
 BUFFERS: tuple[Buffers, ...] = get_args(Buffers)
 SHARD_STATES = "none", "optimizer", "gradients", "parameters"
@@ -21,10 +23,6 @@ LR_SCHEDULES = "constant", "step", "warm-up", "cosine"
 # The names in labkit.data and labkit.comm, repeated because importing those loads NumPy and MPI.
 DATA = "linear", "report-a", "digits", "mnist", "cifar10"
 SHARDS = "contiguous", "strided", "shuffled", "distributed-sampler", "by-label", "outlying", "weighted"
-ALGORITHMS = (
-    "mpi", "mpi-allgather", "allgather", "gather-scatter", "root", "ring", "ring-reduce", "tree",
-    "recursive-doubling", "halving-doubling", "shared-memory", "auto",
-)  # fmt: skip
 AGGREGATES = "sum", "mean", "weighted", "median", "trimmed-mean"
 
 IMAGES = "digits", "mnist"
@@ -152,10 +150,10 @@ class Settings:
     algorithm: str = _setting(
         SYNCHRONISATION,
         "All-reduce algorithm that averages the gradients: the MPI library's own, one of the lab's, "
-        "shared memory for ranks of one machine, or auto, the fastest as measured on these ranks. "
-        "[default: mpi]",
-        "mpi",
-        choices=ALGORITHMS,
+        "shared memory for ranks of one machine, or auto: shared memory for large gradients on one "
+        "machine, otherwise mpi. [default: auto]",
+        algorithms.AUTO,
+        choices=algorithms.NAMES,
     )
     aggregate: str = _setting(
         SYNCHRONISATION,

@@ -33,10 +33,10 @@ def test_without_mpiexec_it_starts_ranks_and_prints_rows(p: int) -> None:
 
 def test_under_mpiexec_it_uses_those_ranks(tmp_path: Path) -> None:
     plot = tmp_path / "costs.png"
-    done = run(2, *BENCH, "--refit", "--sizes", "8B,64KiB,128KiB", "--plot", plot)
+    done = run(2, *BENCH, "--sizes", "8B,64KiB,128KiB", "--plot", plot)
     assert done.returncode == 0, done.stdout
-    progress = "pass ", "auto measures"  # lines on standard error that only long runs print
-    head, *lines = [line for line in done.stdout.splitlines() if not line.startswith(progress)]
+    # Only long runs print lines about their progress on standard error.
+    head, *lines = [line for line in done.stdout.splitlines() if not line.startswith("pass ")]
     assert head.split() == ["size", "algorithm", "time", "algbw", "busbw", "×", "MPI"]
     algorithms = {line.split()[1] for line in lines if line.split()[:1] == ["8B"]}
     assert {
@@ -50,7 +50,6 @@ def test_under_mpiexec_it_uses_those_ranks(tmp_path: Path) -> None:
         "auto",
         *ALLREDUCE,
     } <= algorithms
-    assert [line.split()[:4] for line in lines if line.startswith("auto: ")][1][2:] == ["for", "64"]
     assert "alpha = " in done.stdout
     assert plot.read_bytes().startswith(b"\x89PNG") and list(tmp_path.iterdir()) == [plot]
 
@@ -112,7 +111,7 @@ def test_rows_compare_every_algorithm_with_the_baselines_that_were_measured() ->
     ]
 
 
-def test_auto_is_compared_with_the_library_and_with_the_best_that_it_can_choose() -> None:
+def test_auto_is_compared_with_the_library_and_with_the_best() -> None:
     others = {"mpi-allreduce": 4 * MS, "ring": 3 * MS, "gloo": 2 * MS, "shared-memory-copied": MS}
     rows = collectives.rows({1024: {"auto": 6 * MS, **others}}, 4, "hosts")
     found = {row.against: row.ratio for row in rows if row.case == "auto/1KiB/hosts"}

@@ -460,7 +460,6 @@ def run_line(line: Line, place: Path) -> tuple[int | None, str, str]:
         "TMPDIR": str(place / "tmp"),
         "LABKIT_HOSTS": f"{home}/hosts",
         "LABKIT_PROGRESS": f"{home}/progress.json",
-        "LABKIT_COSTS": f"{home}/costs",
         "IPYTHONDIR": os.environ.get("IPYTHONDIR", home),
         "MPLCONFIGDIR": str(place.parent),  # one for all lines, with the cache of fonts
         "COLUMNS": "200",

@@ -34,7 +34,7 @@ HALF = SIZE // 2
 
 
 class Server(ThreadingHTTPServer):
-    """Serve `files`; `requests` holds (file, range) of every request, `sent` the bytes of bodies by file.
+    """Serve `files`; `requests` holds the file of every request, `sent` the bytes of bodies by file.
 
     The k-th response with the file IMAGES ends after breaks[k] bytes of its body. With a `gate`, the last
     byte of a response is sent when the gate is open.
@@ -45,15 +45,14 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files = dict(FILES)
-        self.requests: list[tuple[str, str | None]] = []
+        self.requests: list[str] = []
         self.sent: dict[str, int] = {}
         self.breaks: list[int] = []
-        self.ranges = True
         self.gate: threading.Event | None = None
         self.address = f"http://127.0.0.1:{self.server_port}/"
 
-    def ranges_of_images(self) -> list[str | None]:
-        return [byte_range for file, byte_range in self.requests if file == IMAGES]
+    def requests_of_images(self) -> int:
+        return self.requests.count(IMAGES)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -63,34 +62,22 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        name, byte_range = self.path[1:], self.headers["Range"]
-        self.server.requests.append((name, byte_range))
-        body, start = self.server.files[name], 0
-        if byte_range and self.server.ranges:
-            start = int(byte_range.removeprefix("bytes=").removesuffix("-"))
-        if start >= len(body):
-            self.answer(416, f"bytes */{len(body)}", 0)
-            return
-        rest = body[start:]
-        content_range = f"bytes {start}-{len(body) - 1}/{len(body)}" if start else ""
-        self.answer(206 if start else 200, content_range, len(rest))
+        name = self.path[1:]
+        self.server.requests.append(name)
+        body = self.server.files[name]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
         if name == IMAGES and self.server.breaks:
-            rest = rest[: self.server.breaks.pop(0)]
+            body = body[: self.server.breaks.pop(0)]
             self.close_connection = True
-        self.server.sent[name] = self.server.sent.get(name, 0) + len(rest)  # before the client has it
+        self.server.sent[name] = self.server.sent.get(name, 0) + len(body)  # before the client has it
         with suppress(OSError):  # the client has given up
             if self.server.gate:
-                self.wfile.write(rest[:-1])
+                self.wfile.write(body[:-1])
                 self.server.gate.wait()
-                rest = rest[-1:]
-            self.wfile.write(rest)
-
-    def answer(self, status: int, content_range: str, length: int) -> None:
-        self.send_response(status)
-        if content_range:
-            self.send_header("Content-Range", content_range)
-        self.send_header("Content-Length", str(length))
-        self.end_headers()
+                body = body[-1:]
+            self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -139,7 +126,7 @@ def test_a_data_set_is_downloaded_once_and_then_only_read(cache: Path, server: S
     assert [line.split()[0] for line in listed.splitlines()[:5]] == list(data.DATASETS)
     assert "mnist    not cached" in listed and str(cache.parent) in listed
     assert data.fetch("mnist") == cache
-    assert sorted(server.requests) == sorted((name, None) for name in FILES)
+    assert sorted(server.requests) == sorted(FILES)
     # Root may write everywhere, so check that nothing is written.
     before = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
     data.fetch("mnist")
@@ -149,47 +136,27 @@ def test_a_data_set_is_downloaded_once_and_then_only_read(cache: Path, server: S
     assert len(server.requests) == len(FILES)
 
 
-@pytest.mark.parametrize(
-    ("breaks", "left", "starts", "sent"),
-    [
-        pytest.param([HALF, SIZE // 4], b"", [0, HALF, HALF + SIZE // 4], SIZE, id="two breaks"),
-        pytest.param([HALF, 0], b"", [0, HALF, HALF], SIZE, id="the next mirror resumes"),
-        pytest.param([], WHOLE, [SIZE], 0, id="complete part"),
-        pytest.param([], WHOLE + b"x", [SIZE + 1, 0], SIZE, id="part too long"),
-        pytest.param([], b"?" + WHOLE[1:100], [100, 0], 2 * SIZE - 100, id="damaged part"),
-    ],
-)
-def test_a_download_is_resumed(
-    *, breaks: list[int], left: bytes, starts: list[int], sent: int, cache: Path, server: Server,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    server.breaks = breaks
-    if left:
-        write_files(cache, {f"{IMAGES}.part": left})
-    if 0 in breaks:
-        twice = source_for("mnist", FILES, server.address, server.address)
-        monkeypatch.setitem(data.SOURCES, "mnist", twice)
-    data.fetch("mnist")
-    assert_fetched(cache)
-    assert server.ranges_of_images() == [f"bytes={start}-" if start else None for start in starts]
-    assert server.sent.get(IMAGES, 0) == sent
-
-
-def test_a_server_without_ranges_sends_the_whole_file_again(cache: Path, server: Server) -> None:
-    server.ranges = False
+def test_after_a_broken_download_the_next_address_is_asked_for_the_whole_file(
+    cache: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.breaks = [HALF]
+    twice = source_for("mnist", FILES, server.address, server.address)
+    monkeypatch.setitem(data.SOURCES, "mnist", twice)
     data.fetch("mnist")
     assert_fetched(cache)
+    assert server.requests_of_images() == 2
     assert server.sent[IMAGES] == HALF + SIZE
 
 
-def test_a_download_without_progress_is_given_up_and_resumed_by_the_next(cache: Path, server: Server) -> None:
-    server.breaks = [HALF, 1]
-    with pytest.raises(FetchError, match=f"{IMAGES} cannot be downloaded:\n.*after 1 bytes"):
+def test_a_broken_download_leaves_nothing_and_the_next_begins_anew(cache: Path, server: Server) -> None:
+    server.breaks = [HALF]
+    with pytest.raises(FetchError, match=f"{IMAGES} cannot be downloaded:\n.*ended too early"):
         data.fetch("mnist")
-    assert (cache / f"{IMAGES}.part").stat().st_size == HALF + 1 and not data.is_cached("mnist")
+    assert not (cache / IMAGES).exists() and not data.is_cached("mnist")
+    killed = cache / ".unfinished"  # what a killed process leaves
+    killed.mkdir()
+    (killed / "tmp1").write_bytes(WHOLE[:HALF])
     data.fetch("mnist")
-    assert server.ranges_of_images()[-1] == f"bytes={HALF + 1}-"
     assert_fetched(cache)
 
 
@@ -200,7 +167,7 @@ def test_a_file_with_a_wrong_checksum_is_refused_and_removed(cache: Path, server
     digest = hashlib.sha256(server.files[IMAGES]).hexdigest()
     assert digest in str(error.value) and data.SOURCES["mnist"].files[IMAGES] in str(error.value)
     assert list(cache.iterdir()) == []
-    assert len(server.ranges_of_images()) == 1
+    assert server.requests_of_images() == 1
 
 
 def test_without_a_connection_the_message_says_what_to_do(
@@ -237,7 +204,7 @@ def test_a_damaged_file_in_the_cache_is_downloaded_again_or_reported(
         assert f"the file in the cache has SHA-256 {hashlib.sha256(damaged).hexdigest()}" in str(error.value)
         assert (cache / IMAGES).read_bytes() == damaged
     data.fetch("mnist")
-    assert server.requests == [(IMAGES, None)]
+    assert server.requests == [IMAGES]
     assert_fetched(cache)
 
 
@@ -285,7 +252,7 @@ def test_concurrent_fetches_download_once(
         finally:
             server.gate.set()
     assert [job.result() for job in jobs] == [cache] * 3
-    assert sorted(server.requests) == sorted((name, None) for name in FILES)
+    assert sorted(server.requests) == sorted(FILES)
     assert_fetched(cache)
 
 

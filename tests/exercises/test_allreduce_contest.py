@@ -1,4 +1,4 @@
-"""The contest: measured times agree with the simulator, bad entries get a row, and nothing stays behind."""
+"""The contest: scores are those of the simulator, and bad entries get a row."""
 
 import json
 from pathlib import Path
@@ -18,10 +18,10 @@ from labkit.schedules import (
     copy_round,
     hierarchical,
     longest_wait,
+    lower_bound,
     reduce_round,
     simulate,
 )
-from tests.conftest import thorough
 
 RING = """
 def helper(p):
@@ -49,21 +49,16 @@ BAD = {  # the text of an entry → words of its reason
 }
 
 
-@pytest.mark.parametrize("p", [thorough(2), 3, thorough(6)])
-def test_measured_and_simulated_times_agree(p: int) -> None:
-    """On a busy machine, a rank that should send wakes up late."""
-    hosts = tuple((np.arange(p) * 2 // p).tolist())
-    schedules = [ALLREDUCE["ring"](p), ALLREDUCE["halving-doubling"](p), hierarchical(p, hosts)]
+@pytest.mark.parametrize("p", [2, 3, 6])
+def test_a_score_is_the_lower_bound_over_the_simulated_time(p: int) -> None:
+    schedules = [ALLREDUCE["ring"](p), hierarchical(p, tuple((np.arange(p) * 2 // p).tolist()))]
     results = allreduce_contest.run([(schedule.name, schedule) for schedule in schedules], p)
     for schedule, result in zip(schedules, results, strict=True):
         for name, network in allreduce_contest.networks(p).items():
-            simulated = simulate(schedule, allreduce_contest.NBYTES, network, timeline=True)
-            measured = max(timed.end for timed in result.timelines[name])
-            assert 0.999 < measured / simulated.seconds < 1.5, (schedule.name, name)
-            assert [timed[:2] for timed in result.timelines[name]] == sorted(
-                timed[:2] for timed in simulated.timeline
-            )
+            seconds = simulate(schedule, allreduce_contest.NBYTES, network).seconds
+            assert result.scores[name] == lower_bound(network, allreduce_contest.NBYTES) / seconds
             assert 0 < result.scores[name] <= 1
+            assert max(timed.end for timed in result.timelines[name]) == pytest.approx(seconds)
 
 
 @pytest.mark.thorough

@@ -14,7 +14,7 @@ import pytest
 from labkit.cli.course import copies
 from labkit.exercises import catalogue, checking
 from labkit.exercises import exercise as exercise_module
-from labkit.exercises.exercise import headings, is_stub
+from labkit.exercises.exercise import HeadingError, headings, is_stub
 
 NOTEBOOKS = {
     path.name.partition("_")[0]: nbformat.read(path, as_version=4)
@@ -68,26 +68,35 @@ def test_an_exercise_is_complete(name: str) -> None:
     assert len(set(map(exercise.mistaken, exercise.mistakes))) == len(exercise.mistakes)
 
 
-def test_an_exercise_has_points_whatever_a_student_makes_of_its_notebook(
+def test_minutes_and_points_are_those_of_the_heading_or_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a clone, such as Binder's, students edit the authors' notebooks: no check may fail of it."""
+    """In a clone, such as Binder's, students edit the authors' notebooks: the check then says so."""
     exercise = EXERCISES["my_items"]
     monkeypatch.setattr(exercise_module, "ORIGINALS", tmp_path)
     heading, stub = (
         next(index for index, cell in enumerate(NOTEBOOKS["00"].cells) if words in cell.source)
         for words in ("### Exercise 0.1", "def my_items")
     )
-    points = []
-    for is_edited in True, False:
+    notebook = copy.deepcopy(NOTEBOOKS["00"])
+    notebook.cells[stub].source += "\n\ndef helper():\n    pass\n"
+    whole = notebook.cells[heading].source
+    for changed, said in (
+        (None, "found none"),  # no notebook
+        ("", "found none"),  # no heading
+        (whole.replace("minutes", "min"), "expected '### Exercise N.N"),  # a heading without minutes
+    ):
+        if changed is not None:
+            notebook.cells[heading].source = changed
+            nbformat.write(notebook, tmp_path / "00_meet.ipynb")
         headings.cache_clear()
-        points.append(exercise.points)  # without a notebook, then with one whose heading has gone
-        notebook = copy.deepcopy(NOTEBOOKS["00"])
-        notebook.cells[stub].source += "\n\ndef helper():\n    pass\n"
-        notebook.cells[heading].source = "" if is_edited else notebook.cells[heading].source
-        nbformat.write(notebook, tmp_path / f"00_meet{'-Copy1' * (not is_edited)}.ipynb")
+        with pytest.raises(HeadingError, match=said):
+            _ = exercise.points
+        assert checking._points(exercise).startswith("Points unknown: ")
+    notebook.cells[heading].source = whole
+    nbformat.write(notebook, tmp_path / "00_meet.ipynb")
     headings.cache_clear()
-    assert [*points, exercise.points] == [2, 2, 1]
+    assert exercise.points == 1 and checking._points(exercise) == "1 point"
     headings.cache_clear()
 
 

@@ -80,7 +80,7 @@ def test_any_number_of_ranks_gets_the_weights_of_one_rank(p: int, alone: Path, t
     assert record["ranks"] == p == len(record["hosts"])
     expected = {
         "model": "linear", "data": "linear", "epochs": 10, "lr": 0.1, "batch": None,
-        "shard": "contiguous", "algorithm": "mpi", "aggregate": "weighted", "seed": 0,
+        "shard": "contiguous", "algorithm": "auto", "aggregate": "weighted", "seed": 0,
     }  # fmt: skip
     assert expected.items() <= record["settings"].items()
     assert record["versions"]["labkit"] == __version__ and record["versions"]["mpi_library"]

@@ -1,4 +1,4 @@
-"""`labkit bench training`: its rows on real ranks, and rows and tables from given times."""
+"""`python -m benchmarks training`: its rows on real ranks, and rows and tables from given times."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from labkit.bench import training as rows
+from benchmarks import training as rows
+from benchmarks.training import Time, median
+from labkit.bench.ddp import Case
 from labkit.bench.pytorch import is_installed
 from labkit.bench.rows import Row
-from labkit.bench.training import Case, Time, median
 from labkit.schedules import CostModel
 from labkit.train import Step
 from tests.conftest import run_python
@@ -32,7 +33,7 @@ def shares(found: list[Row]) -> dict[str, float]:
 
 def test_it_starts_ranks_and_prints_rows_whose_parts_add_up() -> None:
     words = "--model", "lenet5", "--batch", "2", "--ranks", "2", "--rounds", "1", "--json"
-    done = run_python("-m", "labkit", "bench", "training", *words)
+    done = run_python("-m", "benchmarks", "training", *words)
     found = [Row(**row) for row in json.loads(done.stdout)]
     measured = rows.cases_of(2, 2, None, one_node=True, pytorch=is_installed())
     names = {f"lenet5/{case.size}/{case.setup}/shm" for case in measured}
@@ -156,7 +157,7 @@ def test_strong_scaling_is_predicted_to_one_image_a_rank_from_one_rank_with_the_
 
 
 def test_a_prediction_needs_strong_scaling() -> None:
-    done = run_python("-m", "labkit", "bench", "training", "--predict", "10gbit", code=2)
+    done = run_python("-m", "benchmarks", "training", "--predict", "10gbit", code=2)
     assert "--scaling strong" in done.stderr
 
 

@@ -1,6 +1,6 @@
 """Measure what docs/benchmarks.md and docs/scaling.md publish; write their tables and the figure anew.
 
-python tools/make_benchmarks.py [benchmarks | scaling]
+python -m benchmarks.publish [benchmarks | scaling]
 
 It needs PyTorch, a quiet machine, twenty minutes and, for the rows on hosts, the right to make network
 namespaces: without it, these rows are left out. A table is written as a whole, after its last measurement.
@@ -24,9 +24,9 @@ from labkit.files import atomic_write
 from labkit.plots.style import COLOURS, INK, one_panel, plain_numbers
 from mpiwatch.processes import cores
 
+LABKIT = [sys.executable, "-m", "labkit"]
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TABLE = re.compile(r"(<!-- results -->\n\n).*?(<!-- end -->)", re.DOTALL)
-LABKIT = [sys.executable, "-m", "labkit"]
 # A title, and the options of `labkit hosts up`.
 HOSTS = {
     (FOUR_HOSTS := "Four hosts, links of 1 Gbit/s"): "--n 4",
@@ -36,30 +36,30 @@ HOSTS = {
 DEADLINE_S = 3600
 Row = dict[str, str | float]
 
-OVERLAP = "bench training --setup ring --setup overlap --setup no-averaging"
+OVERLAP = "python -m benchmarks training --setup ring --setup overlap --setup no-averaging"
 OVERLAP_ROWS = r"/(ring|overlap)/hosts/exposed |/hidden "
 # A title, a command, and a pattern of the rows to publish, as "case against".
 COMMANDS = [
-    ("One rank", "bench step", r"b64/t1 "),
+    ("One rank", "python -m benchmarks step", r"b64/t1 "),
     (
         "Four ranks",
-        "bench collectives -n 4 --sizes 4B,1KiB,64KiB,1MiB,16MiB",
+        "labkit bench collectives -n 4 --sizes 4B,1KiB,64KiB,1MiB,16MiB",
         r"^auto\S+ (mpi-allreduce|best)|^ring/\d+MiB\S+ (hand-written|gloo)",
     ),
     (
         "Four ranks",
-        "bench training -n 4 --batch 16",
+        "python -m benchmarks training -n 4 --batch 16",
         r"/(ring|allreduce|shared-memory|overlap|one-rank)/\w+ |/hidden ",
     ),
-    ("Four ranks", "bench watching -n 4", r"^watched\S+ mpi-allreduce"),
+    ("Four ranks", "python -m benchmarks watching -n 4", r"^watched\S+ mpi-allreduce"),
     (
         FOUR_HOSTS,
-        "bench collectives --sizes 64KiB,16MiB --bandwidth 1gbit",
+        "labkit bench collectives --sizes 64KiB,16MiB --bandwidth 1gbit",
         r"^(auto|ring)/\S+ (mpi-allreduce|gloo|wire-bound|tcp-bound)",
     ),
     (
         FOUR_HOSTS,
-        "bench training --batch 16",
+        "python -m benchmarks training --batch 16",
         r"/(ring|allreduce|overlap|ddp-hook/ring|zero-3)/\w+ |/hidden ",
     ),
     (TWO_HOSTS, f"{OVERLAP} --rounds 7", OVERLAP_ROWS),
@@ -83,10 +83,9 @@ CURVES = [
 ]
 
 
-def labkit(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*LABKIT, *words], stdout=subprocess.PIPE, text=True, timeout=DEADLINE_S, check=False
-    )
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of this environment, and keep what it prints on standard output."""
+    return subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=DEADLINE_S, check=False)
 
 
 def rows_of(title: str, command: str, wanted: str) -> tuple[list[str], list[Row]]:
@@ -94,19 +93,20 @@ def rows_of(title: str, command: str, wanted: str) -> tuple[list[str], list[Row]
 
     Raise SystemExit if the command fails.
     """
-    if title in HOSTS and labkit("hosts", "up", *HOSTS[title].split()).returncode:
+    program, *words = command.removeprefix("python -m ").split()  # labkit, or benchmarks
+    on_hosts = [*LABKIT, "hosts", "run"] if title in HOSTS else []
+    if on_hosts and run(*LABKIT, "hosts", "up", *HOSTS[title].split()).returncode:
         return [], []
     try:
-        words = ["hosts", "run", *LABKIT] if title in HOSTS else []
-        ended = labkit(*words, *command.split(), "--json")
+        done = run(*on_hosts, sys.executable, "-m", program, *words, "--json")
     finally:
-        if title in HOSTS:
-            labkit("hosts", "down")
-    if ended.returncode:
-        raise SystemExit(f"labkit {command} ended with exit code {ended.returncode}")
-    rows = json.loads(ended.stdout)
+        if on_hosts:
+            run(*LABKIT, "hosts", "down")
+    if done.returncode:
+        raise SystemExit(f"{command} ended with exit code {done.returncode}")
+    rows = json.loads(done.stdout)
     shown = [row for row in rows if re.search(wanted, f"{row['case']} {row['against']}")]
-    return [f"| **{title}**, `labkit {command}` | | | | |", *map(line, shown)], rows
+    return [f"| **{title}**, `{command}` | | | | |", *map(line, shown)], rows
 
 
 def line(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""Rows of ratios, `labkit bench step` and `watching`: what is measured, not how long it takes."""
+"""Rows of ratios, `python -m benchmarks step` and `watching`: what is measured, not how long it takes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from labkit.bench import step
+from benchmarks import step
 from labkit.bench.pytorch import is_installed
 from labkit.bench.rows import Row, interleaved, rows_of, table
 from labkit.nn import lenet5, vgg11
@@ -59,7 +59,7 @@ def test_the_measured_step_trains() -> None:
 
 
 def test_the_command_prints_rows() -> None:
-    done = run_python("-m", "labkit", "bench", "step", "--model", "lenet5", "--batch", "2", "--json")
+    done = run_python("-m", "benchmarks", "step", "--model", "lenet5", "--batch", "2", "--json")
     rows = json.loads(done.stdout)
     against = ["sgemm-floor", "own-sgemm", *(["pytorch", "pytorch"] if is_installed() else [])]
     assert [row["against"] for row in rows] == against
@@ -71,7 +71,7 @@ def test_the_command_prints_rows() -> None:
 
 
 def test_watching_is_compared_with_the_library() -> None:
-    rows = json.loads(run_python("-m", "labkit", "bench", "watching", "-n", "2", "--json").stdout)
+    rows = json.loads(run_python("-m", "benchmarks", "watching", "-n", "2", "--json").stdout)
     against = {
         row["case"]: {other["against"] for other in rows if other["case"] == row["case"]} for row in rows
     }
