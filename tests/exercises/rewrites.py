@@ -358,6 +358,12 @@ def _rename(tree: ast.Module, exercise: Exercise, new_name: Callable[[str], str]
 # Statements.
 
 
+def _returns(function: ast.FunctionDef) -> list[ast.Return]:
+    """Return the statements that leave a function, without those of inner functions."""
+    of_inner = {node for inner in functions(function)[1:] for node in ast.walk(inner)}
+    return [node for node in ast.walk(function) if isinstance(node, ast.Return) and node not in of_inner]
+
+
 def named_results(tree: ast.Module, exercise: Exercise) -> None:
     """Bind what is returned to a name."""
     replace_statements(
@@ -390,10 +396,10 @@ def results_from_lists(tree: ast.Module, exercise: Exercise) -> None:
         text = "np.array([row for row in VALUE], dtype=VALUE.dtype).reshape(VALUE.shape)"
         return expression(text, {"VALUE": node})
 
-    for node in ast.walk(_function(tree, exercise)):
-        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+    for node in _returns(_function(tree, exercise)):
+        if isinstance(node.value, ast.Tuple):
             node.value.elts = [rebuilt(value) for value in node.value.elts]
-        elif isinstance(node, ast.Return) and node.value is not None:
+        elif node.value is not None:
             node.value = rebuilt(node.value)
 
 
@@ -405,8 +411,8 @@ def exact_sums(tree: ast.Module, exercise: Exercise) -> None:
 
 
 def _replace_returned_tuple(tree: ast.Module, exercise: Exercise, text: str) -> None:
-    for node in ast.walk(_function(tree, exercise)):
-        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+    for node in _returns(_function(tree, exercise)):
+        if isinstance(node.value, ast.Tuple):
             node.value = expression(text, {"VALUES": node.value.elts})
 
 

@@ -39,6 +39,7 @@ ARGUMENTS = {
     "Gather": ("sendbuf", "recvbuf", "root"),
     "Scatter": ("sendbuf", "recvbuf", "root"),
 }
+COMMUNICATORS = "comm", "inside", "across"  # the names that the references give them
 TEST_LOOP = "while not REQUEST.Test():\n    time.sleep(1e-4)"
 PERSISTENT = "{request} = {call}\n{request}.Start()\n{request}.Wait()\n{request}.Free()"
 
@@ -46,13 +47,14 @@ PERSISTENT = "{request} = {call}\n{request}.Start()\n{request}.Wait()\n{request}
 class _MPICall(NamedTuple):
     """A call of a communicator's method, with the expressions of its arguments by name."""
 
+    comm: str
     method: str
     arguments: dict[str, ast.expr]
 
     def text(self, method: str) -> str:
         """Return a call of another method with the same arguments."""
         arguments = ", ".join(f"{name}={ast.unparse(part)}" for name, part in self.arguments.items())
-        return f"comm.{method}({arguments})"
+        return f"{self.comm}.{method}({arguments})"
 
     def get(self, name: str, otherwise: str = "None") -> str:
         """Return the text of an argument."""
@@ -63,10 +65,11 @@ def _mpi_call(node: ast.AST | None) -> _MPICall | None:
     """Return a call of `comm.Send(…)` or another method in ARGUMENTS; None for anything else."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return None
-    if ast.unparse(node.func.value) != "comm" or node.func.attr not in ARGUMENTS:
+    comm = ast.unparse(node.func.value)
+    if comm not in COMMUNICATORS or node.func.attr not in ARGUMENTS:
         return None
     given = dict(zip(ARGUMENTS[node.func.attr], node.args, strict=False))
-    return _MPICall(node.func.attr, given | {str(each.arg): each.value for each in node.keywords})
+    return _MPICall(comm, node.func.attr, given | {str(each.arg): each.value for each in node.keywords})
 
 
 def _replace_calls(tree: ast.Module, exercise: Exercise, new: Callable[[_MPICall, str], str]) -> None:
@@ -286,7 +289,7 @@ def pickled(tree: ast.Module, exercise: Exercise) -> None:
     def new(call: _MPICall, request: str) -> str:
         if call.method == "Allreduce":
             source = call.get("sendbuf") if "IN_PLACE" not in call.get("sendbuf") else call.get("recvbuf")
-            return f"{call.get('recvbuf')}[...] = comm.allreduce({source})"
+            return f"{call.get('recvbuf')}[...] = {call.comm}.allreduce({source})"
         if call.method == "Reduce" and call.get("recvbuf") != "None":
             return f"{call.get('recvbuf')}[...] = comm.reduce({call.get('recvbuf')}, root=0)"
         if call.method == "Reduce":
@@ -387,7 +390,9 @@ def copy_for_in_place(tree: ast.Module, exercise: Exercise) -> None:
 
     def new(call: _MPICall, request: str) -> str:
         if call.method == "Allreduce" and "IN_PLACE" in call.get("sendbuf"):
-            return f"before = {call.get('recvbuf')}.copy()\ncomm.Allreduce(before, {call.get('recvbuf')})"
+            return (
+                f"before = {call.get('recvbuf')}.copy()\n{call.comm}.Allreduce(before, {call.get('recvbuf')})"
+            )
         return ""
 
     _replace_calls(tree, exercise, new)
@@ -399,7 +404,7 @@ def in_place_for_copy(tree: ast.Module, exercise: Exercise) -> None:
     def new(call: _MPICall, request: str) -> str:
         if call.method == "Allreduce" and "IN_PLACE" not in call.get("sendbuf"):
             into = call.get("recvbuf")
-            return f"{into}[...] = {call.get('sendbuf')}\ncomm.Allreduce(MPI.IN_PLACE, {into})"
+            return f"{into}[...] = {call.get('sendbuf')}\n{call.comm}.Allreduce(MPI.IN_PLACE, {into})"
         return ""
 
     _replace_calls(tree, exercise, new)
