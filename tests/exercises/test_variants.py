@@ -70,6 +70,7 @@ def test_the_transformation_of_a_reference(name: str, exercise: str, lines: list
     assert places == sorted(places)
 
 
+@pytest.mark.exercises  # it takes ten seconds of computing time
 def test_every_exercise_has_enough_variants() -> None:
     for name, exercise in EXERCISES.items():
         tried = variants(exercise)
