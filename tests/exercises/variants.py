@@ -77,6 +77,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "spread": {"lists for tuples": "the task asks for a pair"},
     "verdicts": {"lists for tuples": A_TUPLE},
     "accumulate": {
+        "isend": "the task asks for `Allreduce`, whose calls the notebook counts",
         "pickled": ONE_ALLREDUCE,
         "reduce and bcast arrays": ONE_ALLREDUCE,
         "while over list": "all gradients stand in one array: use each before you take the next pair",
