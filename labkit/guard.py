@@ -12,16 +12,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from time import sleep
 
 from mpiwatch import guard
-from mpiwatch.guard import PAUSE_S
+from mpiwatch.guard import TRIES
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # every engine waits for the start of its supervisor, which does not wait for the import
-    from typing import Any
-
-TRIES = 5
+__all__ = ["TRIES", "Guard", "note_in_log", "note_on_stderr"]
 
 
 def note_on_stderr(text: str) -> None:
@@ -40,44 +35,20 @@ def note_in_log(text: str) -> None:
 
 
 class Guard(guard.Guard):
-    """Does the steps of a loop, survives their errors, and notes the first error of each step.
+    """A guard that writes down the first error of each step, where the owner's log is.
 
-    `note` is called with the line. `answers`: errors that are a step's result, and are not survived.
+    `write` is called with the line. `answers`: errors that are a step's result, and are not survived.
     """
 
     def __init__(
         self,
         owner: str,
-        note: Callable[[str], None] = note_on_stderr,
+        write: Callable[[str], None] = note_on_stderr,
         answers: tuple[type[BaseException], ...] = (),
     ) -> None:
-        super().__init__(owner)
-        self.note, self.answers = note, answers
+        super().__init__(owner, answers)
+        self.write = write
 
-    def do(self, name: str, step: Callable[..., Any], *arguments: Any) -> Any:
-        """Do a step and return its result; None if it has raised an error."""
-        return self._tried(name, step, arguments)[1]
-
-    def insist(self, name: str, step: Callable[..., Any], *arguments: Any) -> Any:
-        """Do a step that has no later turn: after an error, try again, a few times."""
-        for _ in range(TRIES):
-            is_done, result = self._tried(name, step, arguments)
-            if is_done:
-                return result
-        return None
-
-    def is_done(self, name: str, step: Callable[..., Any], *arguments: Any) -> bool:
-        """Do a step, and return whether it has raised no error."""
-        return self._tried(name, step, arguments)[0]
-
-    def _tried(self, name: str, step: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool, Any]:
-        try:
-            return True, step(*arguments)
-        except self.answers:
-            raise
-        except Exception as error:
-            self.errors[name] = self.errors.get(name, 0) + 1
-            if self.errors[name] == 1:
-                self.note(f"{self.owner} goes on after an error in {name}: {type(error).__name__}: {error}")
-            sleep(PAUSE_S)  # a step that always fails must not take a core
-            return False, None
+    def note(self, name: str, error: Exception) -> None:
+        """Write a line about the first error of a step."""
+        self.write(f"{self.owner} goes on after an error in {name}: {type(error).__name__}: {error}")
