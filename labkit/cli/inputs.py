@@ -22,7 +22,12 @@ MOST_SHOWN = 60  # characters of a wrong value in a message
 
 
 class InputError(click.UsageError):
-    """A file, folder or variable that the user gave cannot be used: one line, exit status 2."""
+    """A file, folder or variable that the user gave cannot be used: exit status 2.
+
+    The message is one line; or, with `has_rows`, a line and a row for each machine.
+    """
+
+    has_rows = False
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the error without the command's usage: the user called the command correctly."""
@@ -35,17 +40,26 @@ def shortened(value: object) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
+def printable_rows(text: str) -> str:
+    """Return a text whose lines a terminal can show."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
 @contextmanager
-def one_line(*known: type[Exception]) -> Iterator[None]:
+def one_line(*known: type[Exception], has_rows: bool = False) -> Iterator[None]:
     """Turn known errors into an InputError with their text. Any other keeps its traceback.
 
-    Always known: SettingError, and an OSError that names a file.
+    Always known: SettingError, and an OSError that names a file. With `has_rows`, the text may have a row for
+    each machine below its first line.
     """
     try:
         yield
     except Exception as error:
         if isinstance(error, (SettingError, *known)):
-            raise InputError(printable(str(error)) or type(error).__name__) from None
+            shown = printable_rows if has_rows else printable
+            refusal = InputError(shown(str(error)) or type(error).__name__)
+            refusal.has_rows = has_rows
+            raise refusal from None
         if isinstance(error, OSError) and isinstance(error.filename, str) and error.errno != errno.EPIPE:
             raise InputError(f"{printable(error.filename)}: {error.strerror}") from None
         raise

@@ -242,7 +242,7 @@ def _let_notebooks_know(ranks: int | None) -> None:
         from labkit.cluster.errors import ClusterError  # noqa: PLC0415
         from labkit.cluster.places import ssh  # noqa: PLC0415  (--help must not wait for it)
 
-        with one_line(ClusterError):
+        with one_line(ClusterError, has_rows=True):
             ssh.prepare(hosts.absolute(), ranks)
         os.environ.update({PROFILE: "ssh", ssh.FILE: str(hosts.absolute())})
     elif os.environ.get(PROFILE):

@@ -78,7 +78,7 @@ def mpiexec(ranks: int | None, *files: str) -> list[str]:
         from labkit.cluster.errors import ClusterError
         from labkit.cluster.places import ssh
 
-        with one_line(ClusterError):
+        with one_line(ClusterError, has_rows=True):
             machines = ssh.prepare(path.absolute(), ranks, files)
         os.environ |= {ssh.MACHINES: json.dumps(machines), launch.SEVERAL_MACHINES: "1"}
         return [sys.executable, "-P", "-m", "labkit.cluster.places.ssh", "-n", str(len(machines["hosts"]))]
@@ -130,7 +130,9 @@ def ignore_signals() -> None:
 
 
 def in_one_line(error: click.UsageError) -> click.UsageError:
-    """Return a usage error with its message in one line, whatever was typed."""
+    """Return a usage error with its message in one line, whatever was typed; rows stay rows."""
+    if isinstance(error, InputError) and error.has_rows:
+        return error
     text = error.format_message()
     if isinstance(error, click.MissingParameter):  # it lists the choices below one another
         text = " ".join(text.split())

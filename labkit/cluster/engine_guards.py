@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import wraps
@@ -149,13 +150,34 @@ def _without_effect(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     return nothing
 
 
+# Signals for which an engine has handlers of its own; these and SIGINT are for its children to end by.
+HANDLED = signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
+_before_fork = threading.local()  # `mask`: the thread's signal mask
+
+
 def restore_signals_in_children() -> None:
-    """Let signals end forked children: the engine's handlers are not meant for them."""
-    os.register_at_fork(after_in_child=_restore_signals)
+    """Let signals end forked children from their first moment: the engine's handlers are not meant for them.
+
+    A signal that reaches a child before its handlers are restored waits. It used to be lost, and its sender
+    waited for the end of the child forever: `multiprocessing.Pool` sends SIGTERM to workers that may not have
+    begun to run on a busy machine.
+    """
+    os.register_at_fork(
+        before=_hold_signals, after_in_parent=_release_signals, after_in_child=_restore_signals
+    )
+
+
+def _hold_signals() -> None:
+    _before_fork.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*HANDLED, signal.SIGINT))
+
+
+def _release_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _before_fork.mask)
 
 
 def _restore_signals() -> None:
-    for signum in signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT:
+    for signum in HANDLED:
         signal.signal(signum, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.set_wakeup_fd(-1)
+    _release_signals()

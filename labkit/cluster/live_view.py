@@ -78,8 +78,8 @@ class LiveView:
             threading.Thread(target=self.keep_updated, name="labkit-live-view", daemon=True).start()
 
     def keep_updated(self) -> None:
-        """Update the view until the cell has ended."""
-        while not self.has_ended.wait(TURN_S):
+        """Update the view until the cell has ended, also if the view cannot be removed then."""
+        while not self.has_ended.wait(TURN_S) and not self.result.done():
             self.update()
 
     def update(self) -> None:

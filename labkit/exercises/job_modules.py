@@ -109,8 +109,7 @@ def _reduced(path: Path, names: set[str]) -> ast.Module:
     needed: list[ast.stmt] = [node for node in imports if node.names]
     calls = [node for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
     used = {name.id for call in calls for name in ast.walk(call) if isinstance(name, ast.Name)}
-    for node in tree.body:
-        if isinstance(node, ast.Import) and any(alias.name in used for alias in node.names):
-            needed.append(node)
+    modules = [node for node in tree.body if isinstance(node, ast.Import)]
+    needed += [node for node in modules if any(alias.name in used for alias in node.names)]
     tree.body = [*needed, *calls]
     return tree

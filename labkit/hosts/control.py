@@ -21,6 +21,7 @@ from mpiwatch.processes import start_time
 
 START_S = 30.0  # for the hosts to come up
 ALTERNATIVE = "An emulated link, which waits as a slow network would, works on every system."
+HOLDER = "labkit.hosts.holder"  # the module that the process runs which holds the hosts
 own_holder: subprocess.Popen[str] | None = None  # if this process has started it
 
 
@@ -100,7 +101,7 @@ def write_agent() -> None:
 
 def start_holder(token: str, owner: int, bandwidths: list[int]) -> None:
     """Start the process that holds the hosts; return when they are up. Raise HostsError if it fails."""
-    command = [sys.executable, "-P", "-m", "labkit.hosts.holder", str(owner), *map(str, bandwidths)]
+    command = [sys.executable, "-P", "-m", HOLDER, str(owner), *map(str, bandwidths)]
     environment = {
         **os.environ,
         TOKEN: token,

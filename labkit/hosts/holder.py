@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import NoReturn, TextIO
 
+from labkit.guard import Guard
 from labkit.hosts import links, state
 from labkit.hosts import namespaces as kernel
 from labkit.hosts.namespaces import call, leave, mount
@@ -110,11 +111,26 @@ def build(bandwidths: list[int]) -> tuple[Host, ...]:
     return tuple(hosts)
 
 
+# What `end_with` does, each through a guard: an error must not leave hosts, or end them before their owner.
+STEPS = "has_ended", "sweep"
+
+
+def has_ended(owner: int, started: str) -> bool:
+    """Return whether the owner, a process that was started then, has ended."""
+    return start_time(owner) != started
+
+
+def sweep(held: State) -> None:
+    """End every process on the hosts, and remove their folder."""
+    state.sweep(held)
+
+
 def end_with(owner: int, started: str, held: State) -> None:
     """Wait until the owner has ended, then end the hosts and every process on them."""
-    while start_time(owner) == started:
+    guard = Guard("the holder of the hosts")
+    while not guard.do("has_ended", has_ended, owner, started):
         time.sleep(OWNER_POLL_S)
-    state.sweep(held)
+    guard.insist("sweep", sweep, held)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

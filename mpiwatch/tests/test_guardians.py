@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobs import PROGRAMS, run, thorough
-from mpiwatch import HANG_EXIT_CODE, processes
+from mpiwatch import FLIGHT_RECORDER, HANG_EXIT_CODE, processes
 from mpiwatch.machines import Hub, Relay
 from mpiwatch.program import Parent
 from mpiwatch.watchdog import Watchdog
@@ -98,11 +98,14 @@ JOB = """
 import os, signal, subprocess, sys, time
 
 child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-open(sys.argv[1], "w").write(str(child.pid))
+open(f"{sys.argv[2]}{os.getpid()}-of-a-test", "w").close()
+open(sys.argv[1], "w").write(f"{child.pid} {os.getpid()}")
 sys.exit(7)
 """
-# Without these, a supervisor cannot know or end what its job has started: they may fail for a while only.
-ESSENTIAL_FOR_ENDING = "own_descendants", "kill"
+RECORDER = f"{processes.SHM}/{FLIGHT_RECORDER}"  # a file that a job leaves; its creator's pid follows
+# Without these, a supervisor cannot know or end what its job has started, or remove what it has left: they
+# may fail for a while only.
+ESSENTIAL_FOR_ENDING = "own_descendants", "kill", "sweep", "remove"
 
 
 @pytest.mark.parametrize("kind", ["error", thorough("often"), thorough("delay")])
@@ -112,16 +115,45 @@ def test_a_supervisor_ends_its_job_while_one_of_its_steps_fails(tmp_path: Path, 
 
     def ended(step: str) -> tuple[str, int, str]:
         pid_file = tmp_path / f"pid-{step}"
-        command = [sys.executable, str(program), str(pid_file)]
+        command = [sys.executable, str(program), str(pid_file), RECORDER]
         words = [sys.executable, "-c", SUPERVISOR, step, kind, "0.5", str(os.getpid()), *command]
         done = subprocess.run(words, timeout=LIMIT_S, check=False, capture_output=True, text=True)
         return pid_file.read_text(), done.returncode, done.stderr
 
     steps = [step for step in processes.STEPS if kind != "error" or step not in ESSENTIAL_FOR_ENDING]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for step, (pid, code, errors) in zip(steps, pool.map(ended, steps), strict=True):
+        for step, (pids, code, errors) in zip(steps, pool.map(ended, steps), strict=True):
             assert code == 7, (step, errors)
-            assert not processes.alive(int(pid)), step
+            child, job = map(int, pids.split())
+            assert not processes.alive(child), step
+            assert not Path(f"{RECORDER}{job}-of-a-test").exists(), step
+
+
+SWEEPER = """
+import sys
+from mpiwatch import processes
+
+step, calls = processes.sweep, 0
+
+def faulty(*given):
+    global calls
+    calls += 1
+    if calls <= 3:
+        raise OSError("one of the first errors in a step")
+    step(*given)
+
+processes.sweep = faulty
+processes.main([processes.SWEEP, sys.argv[1]])
+"""
+
+
+@pytest.mark.skipif(not processes.LINUX, reason="elsewhere, segments are no files")
+def test_what_sweeps_after_ranks_without_a_supervisor_tries_again_after_an_error() -> None:
+    program = f"import os\nopen(f'{RECORDER}{{os.getpid()}}-of-a-test', 'w').close()\nprint(os.getpid())"
+    job = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    pid = job.stdout.strip()
+    subprocess.run([sys.executable, "-c", SWEEPER, pid], check=True, timeout=LIMIT_S)
+    assert not Path(f"{RECORDER}{pid}-of-a-test").exists()
 
 
 PARENT = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -94,3 +95,14 @@ def test_each_rank_of_another_launcher_refuses_a_folder_for_its_record_before_th
     (tmp_path / "alone.py").write_text("print('ran')")
     done = run(sys.executable, "-m", "mpiwatch", "--json", tmp_path, "alone.py", folder=tmp_path)
     assert done.returncode == 2 and "ran" not in done.stdout and str(tmp_path) in done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("ssh"), reason="needs ssh")
+def test_each_machine_that_is_not_ready_has_a_row(tmp_path: Path) -> None:
+    (tmp_path / "hosts.txt").write_text("one.invalid\ntwo.invalid\n")
+    (tmp_path / "program.py").write_text("")
+    done = run(BIN / "labkit", "run", "--hosts", "hosts.txt", "program.py", folder=tmp_path)
+    assert done.returncode == 2, done.stderr
+    head, *rows = done.stderr.splitlines()
+    assert head == "Error: Nothing was started, because a machine is not ready."
+    assert [row.split(": ")[0] for row in rows] == ["one.invalid", "two.invalid", "this machine"], done.stderr

@@ -25,7 +25,7 @@ AFTER = "assert comm.allreduce(1) == size\n"
 FAULTS = []
 
 # ---------------------------------------------------------------------------------------------------------------------
-# 1-20: messages, and ranks that are missing from a collective
+# Messages, and ranks that are missing from a collective
 # ---------------------------------------------------------------------------------------------------------------------
 
 FAULTS += [
@@ -506,7 +506,7 @@ print(rank, "sees", bridge.Get_remote_size(), "ranks on the other side")
 ]
 
 # ---------------------------------------------------------------------------------------------------------------------
-# 21-40: requests, probes, buffers, windows, files, other processes and threads
+# Requests, probes, buffers, windows, files, other processes and threads
 # ---------------------------------------------------------------------------------------------------------------------
 
 FAULTS += [
@@ -1051,96 +1051,10 @@ print("mean", comm.allreduce(sum(data)) / comm.allreduce(len(data)))
 ]
 
 # ---------------------------------------------------------------------------------------------------------------------
-# 41-60: ends of processes, input, other processes, memory, objects with side effects, names that were reassigned, output
+# Input, other processes, memory, objects with side effects, names that were reassigned, output
 # ---------------------------------------------------------------------------------------------------------------------
 
 FAULTS += [
-    {
-        "name": "os_exit_when_done",
-        "cells": [
-            """\
-import os
-
-chunk = np.arange(rank, 40, size)
-partial = int(chunk.sum())
-if rank == 2:
-    print("rank 2 is done:", partial)
-    os._exit(0)  # free its memory
-print("total", comm.allreduce(partial))
-"""
-        ],
-        "kind": "death",
-        "ranks": [2],
-        "reason": "Rank 2 ended its process with os._exit(0) at line 8; the others wait for it in allreduce at line 9.",
-        "must_mention": ["rank 2"],
-        "after": AFTER,
-        "seconds": 60,
-    },
-    {
-        "name": "finalize_as_in_c",
-        "cells": [
-            """\
-from mpi4py import MPI
-
-total = comm.allreduce(rank)
-print("total", total)
-MPI.Finalize()
-
-# second part
-squares = comm.allreduce(rank**2)
-print("squares", squares)
-"""
-        ],
-        "kind": "death",
-        "ranks": [],
-        "reason": "All ranks ended MPI with MPI.Finalize() at line 6, so the allreduce at line 9 cannot work; the engines have to be "
-        "restarted.",
-        "must_mention": ["Finalize"],
-        "accept": ["error", "right"],
-        "after": AFTER,
-        "seconds": 60,
-        "note": "A process that calls MPI after Finalize aborts with most MPIs; an error if the lab or mpi4py refuses one of the calls.",
-    },
-    {
-        "name": "init_as_in_c",
-        "cells": [
-            """\
-from mpi4py import MPI
-
-MPI.Init()
-comm_size = comm.Get_size()
-print("hello from", rank, "of", comm_size)
-"""
-        ],
-        "kind": "error",
-        "ranks": [],
-        "reason": "MPI.Init() failed on all ranks: mpi4py has initialised MPI already when it was imported.",
-        "must_mention": ["Init"],
-        "accept": ["death", "right"],
-        "after": AFTER,
-        "seconds": 60,
-        "note": "The MPI may return an error class, or abort the process. Right only if the lab makes Init harmless.",
-    },
-    {
-        "name": "abort_on_a_bad_loss",
-        "cells": [
-            """\
-losses = [0.7, float("nan"), 0.5, 0.6]
-loss = losses[rank]
-if loss != loss:
-    print("loss is not a number, stopping everything")
-    comm.Abort(1)
-mean = comm.allreduce(loss) / size
-"""
-        ],
-        "kind": "death",
-        "ranks": [1],
-        "reason": "Rank 1 called comm.Abort(1) at line 6, which ends all ranks.",
-        "must_mention": ["rank 1", "Abort"],
-        "accept": ["error"],
-        "after": AFTER,
-        "seconds": 60,
-    },
     {
         "name": "input_on_rank_0",
         "cells": [
@@ -1606,7 +1520,7 @@ else:
 ]
 
 # ---------------------------------------------------------------------------------------------------------------------
-# 61-80: correct but unusual programs, which must not be reported
+# Correct but unusual programs, which must not be reported
 # ---------------------------------------------------------------------------------------------------------------------
 
 FAULTS += [

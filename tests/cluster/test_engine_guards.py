@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -44,8 +46,9 @@ def test_a_call_that_ends_a_rank_is_named_and_no_output_is_lost(shared: Kernel, 
 
 def test_a_pasted_program_may_initialise_and_finalise_mpi(shared: Kernel) -> None:
     shared.run("rc = connect(3, deadline_s=2)")
-    said = shared.run("%%px\nfrom mpi4py import MPI\nMPI.Init()\nprint(comm.allreduce(1))\nMPI.Finalize()")
-    assert "MPI.Finalize() has no effect here" in said and "[stdout:0]" in said
+    program = "MPI.Init()\nprint(comm.allreduce(1))\nMPI.Finalize()\nprint(comm.allreduce(2))"
+    said = shared.run(f"%%px\nfrom mpi4py import MPI\n{program}")
+    assert "MPI.Finalize() has no effect here" in said and said.count("\n6\n") == 3, said
     assert "[stdout:2] 3" in shared.run("%%px\nprint(comm.allreduce(1))")
 
 
@@ -66,3 +69,25 @@ def test_a_pool_of_processes_ends_and_leaves_nothing(shared: Kernel) -> None:
         "print(multiprocessing.active_children())"
     )
     assert said.count("[0, 2, 4]") == 3 and said.count("\n[]\n") >= 3, said
+
+
+EARLY_SIGNAL = """
+import os, signal, time
+from labkit.cluster import engine_guards
+
+signal.signal(signal.SIGTERM, lambda number, frame: None)  # as an engine has one
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))  # before the child runs on
+engine_guards.restore_signals_in_children()
+child = os.fork()
+if child == 0:
+    time.sleep(3)
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM, status
+assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+"""
+
+
+def test_a_signal_that_reaches_a_forked_child_at_once_ends_it() -> None:
+    """Of a pool, a worker that has not run yet when the pool ends would never end."""
+    subprocess.run([sys.executable, "-c", EARLY_SIGNAL], check=True, timeout=60)

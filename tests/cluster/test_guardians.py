@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -28,7 +27,7 @@ from labkit.exercises import checking, launching
 from mpiwatch import processes
 from tests.cluster_fixtures import Kernel, World, a_world, wait_until
 from tests.conftest import PROGRAMS, thorough
-from tests.programs.faulty import CALLS, FAULT
+from tests.programs.faulty import CALLS, FAULT, Fault
 
 pytestmark = [pytest.mark.clusters, pytest.mark.skipif(not processes.LINUX, reason="forks are Linux's")]
 
@@ -36,19 +35,6 @@ ROOT = PROGRAMS.parent.parent
 KINDS = "error", "often", "delay"
 AT_ONCE = 2  # checks, clusters
 LIMIT_S = 45.0  # of a report on a busy machine: a hang without a guardian lasts for good
-
-
-class Fault(NamedTuple):
-    """A step of a loop, and what is wrong with it."""
-
-    where: str  # the process
-    module: str
-    owner: str  # the class in the module; empty for the module itself
-    step: str
-    kind: str
-
-    def __str__(self) -> str:
-        return f"{self.where}-{self.owner}-{self.step}-{self.kind}"
 
 
 def faults(where: str, module: str, owner: str, steps: tuple[str, ...], essential: str = "") -> list[Fault]:
@@ -85,7 +71,7 @@ HANG = (
     "%%px --progress-after 0.1\nimport time\nif rank:\n    comm.Barrier()\nwhile True:\n    time.sleep(0.01)"
 )
 DEAF = (
-    "%%px\nimport signal\nif rank == 0:\n    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})\n"
+    "%%px\nimport signal\nif rank == 0:\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     "    while True:\n        time.sleep(0.01)\ncomm.Barrier()"
 )
 MISSING = "rank 0 never joined collective"
@@ -153,6 +139,16 @@ def test_a_live_view_that_takes_long_does_not_delay_the_report(kernel: Kernel) -
         kernel.run("LiveView.observe = observe\ngo.set()")
 
 
+def test_a_live_view_that_cannot_be_removed_does_not_go_on_in_later_cells(kernel: Kernel) -> None:
+    kernel.run(INJECT.format(Fault("kernel", "labkit.cluster.magics", "RankMagics", "remove_view", "error")))
+    try:
+        assert MISSING in kernel.run(HANG)
+        # The view acts twice a second.
+        assert kernel.run("import time\ntime.sleep(1.5)\nprint(len(noted) > 0)") == "True\n"
+    finally:
+        kernel.run("owner.remove_view = plain")
+
+
 # In the processes of a cluster: a kernel and a cluster for each
 
 PROFILE = """
@@ -170,11 +166,12 @@ c.SupervisedControllerLauncher.supervisor = [*faulty, "supervisor-controller", "
 # An error each time in one of these leaves files or processes: nothing else knows of them.
 REMOVES = "files_of_place own_log shared_files logs_of_engines remove_old_files sweep remove"
 ENDS = "own_descendants kill"
+KNOWS = "look"  # which segments of shared memory are the ranks'
 NANNY = "ipyparallel.engine.nanny"
 IN_CLUSTER = [
     *faults("supervisor-engines", "labkit.cluster.supervisor", "", supervisor.STEPS, REMOVES),
     *faults("supervisor-controller", "labkit.cluster.supervisor", "", supervisor.STEPS, REMOVES),
-    *faults("supervisor-engines", "mpiwatch.processes", "", processes.STEPS, f"{REMOVES} {ENDS}"),
+    *faults("supervisor-engines", "mpiwatch.processes", "", processes.STEPS, f"{REMOVES} {ENDS} {KNOWS}"),
     *faults("supervisor-controller", "mpiwatch.processes", "", processes.STEPS, f"{REMOVES} {ENDS}"),
     *faults("--serve", "labkit.forking", "", forking.STEPS, "_pass_ends_on _pass_signals_on"),
     *faults("stand-in", "labkit.forking", "", ("_record",)),
@@ -190,10 +187,11 @@ IN_CLUSTER = [
 # Steps that only some roles have, or that come only to clusters of other kinds.
 OF_ENGINES = "name_file_of_exits", "leave_job", "start_forks", "controller_pid"
 OF_A_CONTROLLER = ("logs_of_engines", "reap_orphans")
+OF_ENGINES_THAT_STAY = ("kill",)  # a controller ends when it is told to
 IN_CLUSTER = [
     fault
     for fault in IN_CLUSTER
-    if not (fault.where == "supervisor-controller" and fault.step in OF_ENGINES)
+    if not (fault.where == "supervisor-controller" and fault.step in (*OF_ENGINES, *OF_ENGINES_THAT_STAY))
     and not (fault.where == "supervisor-engines" and fault.step in OF_A_CONTROLLER)
 ]
 

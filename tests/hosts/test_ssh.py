@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from labkit import hosts
+from labkit.cluster.adapter.files import CLUSTER_ID, PROFILE_DIR
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.places import ssh
 from labkit.hosts.links import CARD
@@ -28,6 +29,8 @@ from labkit.hosts.namespaces import FOLDER
 from labkit.hosts.state import processes_on
 from mpiwatch import launch
 from tests.cluster_fixtures import STRANGER, wait_until
+from tests.conftest import PROGRAMS, thorough
+from tests.programs.faulty import CALLS, FAULT, Fault
 
 pytestmark = pytest.mark.clusters
 
@@ -372,6 +375,59 @@ def test_engines_on_machines(machines: Machines, session: Session) -> None:
         finally:
             machines.on("lab3", f"ip link set {CARD} up")
             machines.on("lab2", f"umount {machines.folder}/ipython")
+
+
+# Each step of the watch over the machines, with the kinds of fault that it can have. With errors each time, a
+# machine's loss cannot be noticed, and mpiexec cannot be ended.
+FAULTS_OF_THE_WATCH = [
+    Fault("ssh", "labkit.cluster.ssh", "HostWatch", step, kind)
+    for step in ssh.HostWatch.STEPS
+    for kind in ("often", "delay")
+]
+MOST_IMPORTANT = "gone_hosts", "give_key", "signal_mpiexec"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        fault if fault.kind == "often" and fault.step in MOST_IMPORTANT else thorough(fault)
+        for fault in FAULTS_OF_THE_WATCH
+    ],
+    ids=str,
+)
+def test_a_lost_machine_ends_the_ranks_while_a_step_of_the_watch_fails(
+    machines: Machines, tmp_path: Path, fault: Fault
+) -> None:
+    """The watch also brings the controller's key to a machine that does not share the profile folder."""
+    program, calls, profile = machines.work / "endless.py", tmp_path / "calls", tmp_path / "profile"
+    program.write_text(ENDLESS)
+    (profile / "security").mkdir(parents=True)
+    (profile / "log").mkdir()
+    machines.on("lab2", f"mount -t tmpfs tmpfs {profile}")
+    variables = {
+        **{"PYTHONPATH": str(ssh.ROOT), FAULT: json.dumps(fault._asdict()), CALLS: str(calls)},
+        **{PROFILE_DIR: str(profile), CLUSTER_ID: "", ssh.FILE: str(machines.host_file())},
+    }
+    going = machines.work / "going-too"
+    going.unlink(missing_ok=True)
+    words = [sys.executable, PROGRAMS / "faulty.py", "ssh", "-n", "4", sys.executable, program]
+    try:
+        with machines.start(*words, **variables) as job:
+            key = Path(ssh.cluster_files(str(profile), "")["engine"])
+            wait_until(going.exists, "the ranks compute")
+            key.write_text("a key")
+            hosts_file = shlex.quote(str(key))
+            machines.on("lab2", f"timeout 60 sh -c 'until test -e {hosts_file}; do sleep 0.1; done'")
+            machines.on("lab2", f"test \"$(cat {hosts_file})\" = 'a key'")
+            machines.on("lab3", f"ip link set {CARD} down")
+            try:
+                output, _ = job.communicate(timeout=DEADLINE_S)
+            finally:
+                machines.on("lab3", f"ip link set {CARD} up")
+        assert "lab3 with rank 3 no longer answers ssh: all ranks were ended." in output
+        assert calls.exists(), "the step was not called"
+    finally:
+        machines.on("lab2", f"umount {profile}")
 
 
 def check_that_strangers_read_nothing(machines: Machines, session: Session) -> None:

@@ -15,11 +15,24 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 FAULT, CALLS = "LABKIT_TEST_FAULT", "LABKIT_TEST_CALLS"
 ERRORS, DELAY_S = 3, 2.0
 ME = "tests.programs.faulty"  # as a module that `python -m` runs
+
+
+class Fault(NamedTuple):
+    """A step of a loop, and what is wrong with it."""
+
+    where: str  # the process
+    module: str
+    owner: str  # the class in the module; empty for the module itself
+    step: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.where}-{self.owner}-{self.step}-{self.kind}"
 
 
 def faulty(step: Callable[..., Any], kind: str, note: Callable[[], object]) -> Callable[..., Any]:
@@ -74,6 +87,10 @@ def main(role: str, arguments: list[str]) -> None:
         from labkit import forking  # noqa: PLC0415
 
         forking.main(arguments)
+    if role == "ssh":
+        from labkit.cluster import ssh  # noqa: PLC0415
+
+        ssh.main(arguments)
     if role == "controller":
         from labkit.cluster.adapter import controller  # noqa: PLC0415
 

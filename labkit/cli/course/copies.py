@@ -128,7 +128,7 @@ def functions(source: str) -> dict[str, ast.FunctionDef]:
 def lambdas(source: str) -> dict[str, ast.Assign]:
     """Return the functions that a cell defines at its top level as `name = lambda …`."""
     tree = answers.parsed(without_magic(source)[1])
-    found = {}
+    found: dict[str, ast.Assign] = {}
     for node in tree.body if tree is not None else ():
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
             found |= {target.id: node for target in node.targets if isinstance(target, ast.Name)}

@@ -11,6 +11,8 @@ import pickle
 import sys
 from typing import Any
 
+import psutil
+
 from labkit import forking
 from labkit.guard import Guard
 
@@ -93,16 +95,29 @@ def fork_nanny() -> Any:
     from ipyparallel.engine import nanny  # noqa: PLC0415
 
     class Nanny(nanny.KernelNanny):
-        """A nanny that ends although it could not report the end of its engine."""
+        """A nanny that passes signals on in spite of errors.
+
+        It ends although it could not report the end of its engine.
+        """
 
         _finish_called: bool
+
+        def guard(self) -> Guard:
+            return Guard("an engine's nanny", self.log.error, answers=(psutil.NoSuchProcess,))
 
         def finish(self) -> None:
             if not self._finish_called:
                 self._finish_called = True
-                guard = Guard("an engine's nanny", self.log.error)
-                guard.insist("notify_exit", self.notify_exit)
+                self.guard().insist("notify_exit", self.notify_exit)
                 self.loop.add_callback(self.loop.stop)
+
+        def dispatch_control(self, stream: Any, raw_msg: Any) -> None:
+            self.guard().insist("dispatch_control", super().dispatch_control, stream, raw_msg)
+
+        def signal_request(self, content: Any) -> Any:
+            # A second interrupt could hit the engine while it handles the first, so nobody repeats a request.
+            answer = self.guard().insist("signal_request", super().signal_request, content)
+            return answer or super().signal_request(content)  # after too many errors, the last is the answer
 
     nanny.KernelNanny = Nanny
     arguments_out, arguments_in = os.pipe()

@@ -36,6 +36,7 @@ from labkit.cluster.adapter.files import PROFILE_DIR
 from labkit.cluster.places.errors import ClusterError
 from labkit.cluster.places.files import files_of_this_cluster
 from labkit.cluster.places.place import Engines, Place
+from labkit.guard import Guard
 from labkit.hosts.mpi import command, unquoted_prefix
 from labkit.text import counted, ranks_phrase
 from mpiwatch import launch
@@ -334,43 +335,94 @@ def sentence(gone: Sequence[str], hosts: Sequence[str]) -> str:
     return f"{', '.join(gone)} with {ranks_phrase(ranks)} no longer {verb} ssh" if gone else ""
 
 
-def watch(mpiexec: int, hosts: Sequence[str], ready: int) -> NoReturn:
-    """End mpiexec if one of the ranks' hosts disappears; mpiexec itself would wait for it, for minutes.
+class HostWatch:
+    """Ends mpiexec if one of the ranks' hosts disappears; mpiexec itself would wait for it, for minutes.
 
-    Give each host the file by which engines find their controller, over ssh, because it holds the secret key.
-    Write to the pipe `ready` when no host has an old one. This process ends with mpiexec, and its connections
-    with this process.
+    Gives each host the file by which engines find their controller, over ssh, because it holds the secret
+    key. The process of the watch ends with mpiexec, and its connections with this process.
+    """
+
+    STEPS = "write_hosts", "give_key", "gone_hosts", "say", "signal_mpiexec"
+
+    def __init__(self, mpiexec: int, hosts: Sequence[str]) -> None:
+        self.mpiexec, self.hosts = mpiexec, hosts
+        self.files = files_of_this_cluster()
+        self.is_cluster = PROFILE_DIR in os.environ
+        self.guard = Guard("the watch over the machines")
+        self.connections: dict[str, subprocess.Popen[bytes]] = {}
+        self.without_key: list[subprocess.Popen[bytes]] = []  # connections to hosts that wait for the key
+
+    def begin(self) -> None:
+        """Connect to each host, and return when none has an old file."""
+        script = "echo ready; exec cat"
+        if self.is_cluster:
+            self.guard.insist("write_hosts", self.write_hosts)
+            folders = shlex.join(os.path.dirname(self.files[name]) for name in ("engine", "place"))
+            engine = self.files["engine"]
+            mark, engine, part = map(shlex.quote, (self.files["place"], engine, f"{engine}.part"))
+            script = (  # a host that sees the file `place` shares the folder
+                f"umask 077; test -e {mark} || {{ mkdir -p {folders}; rm -f {engine}; }}; echo ready; "
+                f"read size; test -e {mark} || {{ head -c $size > {part}; mv {part} {engine}; }}; "
+                f"exec cat >/dev/null"
+            )
+        self.connections = on_others(self.hosts, shlex.join(["sh", "-c", script]), *ALIVE)
+        for connection in self.connections.values():
+            connection.stdout.readline()  # type: ignore[union-attr]
+        if self.is_cluster:
+            self.without_key = list(self.connections.values())
+
+    def run(self) -> NoReturn:
+        """Watch until a host has disappeared; then end mpiexec."""
+        gone: list[str] = []
+        while not gone:
+            self.guard.do("give_key", self.give_key)
+            gone = self.guard.do("gone_hosts", self.gone_hosts) or []
+            time.sleep(POLL_S)
+        self.guard.insist("say", self.say, gone)
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            self.guard.insist("signal_mpiexec", self.signal_mpiexec, signum)
+            time.sleep(END_S)
+        os._exit(0)
+
+    def write_hosts(self) -> None:
+        """Write the ranks' hosts for the notebook."""
+        Path(self.files["place"]).write_text(json.dumps(self.hosts))
+
+    def give_key(self) -> None:
+        """Send the file of the engines to the hosts that wait for it, once the controller has written it."""
+        if not self.without_key or not os.path.exists(self.files["engine"]):
+            return
+        key = Path(self.files["engine"]).read_bytes()
+        while self.without_key:
+            connection = self.without_key.pop()
+            with suppress(OSError):  # the host has gone
+                connection.stdin.write(f"{len(key)}\n".encode() + key)  # type: ignore[union-attr]
+                connection.stdin.flush()  # type: ignore[union-attr]
+
+    def gone_hosts(self) -> list[str]:
+        """Return the hosts whose connections have ended."""
+        return [host for host, connection in self.connections.items() if connection.poll() is not None]
+
+    def say(self, gone: Sequence[str]) -> None:
+        """Print which hosts have disappeared."""
+        print(f"{sentence(gone, self.hosts)}: all ranks were ended.", file=sys.stderr, flush=True)
+
+    def signal_mpiexec(self, signum: int) -> None:
+        """Send mpiexec a signal."""
+        os.kill(self.mpiexec, signum)
+
+
+def watch(mpiexec: int, hosts: Sequence[str], ready: int) -> NoReturn:
+    """Watch the ranks' hosts, and end mpiexec if one disappears.
+
+    Write to the pipe `ready` when each host is connected and has no old file.
     """
     die_with_parent(signal.SIGKILL, mpiexec)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # mpiexec handles a Ctrl-C
-    files, script = files_of_this_cluster(), "echo ready; exec cat"
-    is_cluster = PROFILE_DIR in os.environ
-    if is_cluster:
-        Path(files["place"]).write_text(json.dumps(hosts))
-        folders = shlex.join(os.path.dirname(files[name]) for name in ("engine", "place"))
-        mark, engine, part = map(shlex.quote, (files["place"], files["engine"], f"{files['engine']}.part"))
-        script = (  # a host that sees the file `place` shares the folder
-            f"umask 077; test -e {mark} || {{ mkdir -p {folders}; rm -f {engine}; }}; echo ready; read size; "
-            f"test -e {mark} || {{ head -c $size > {part}; mv {part} {engine}; }}; exec cat >/dev/null"
-        )
-    lives = on_others(hosts, shlex.join(["sh", "-c", script]), *ALIVE)
-    for each in lives.values():
-        each.stdout.readline()  # type: ignore[union-attr]
+    host_watch = HostWatch(mpiexec, hosts)
+    host_watch.begin()
     os.write(ready, b"!")
-    while is_cluster and not os.path.exists(files["engine"]):
-        time.sleep(POLL_S)
-    for each in lives.values() if is_cluster else ():
-        key = Path(files["engine"]).read_bytes()
-        with suppress(OSError):
-            each.stdin.write(f"{len(key)}\n".encode() + key)  # type: ignore[union-attr]
-            each.stdin.flush()  # type: ignore[union-attr]
-    while not (gone := [host for host, each in lives.items() if each.poll() is not None]):
-        time.sleep(POLL_S)
-    print(f"{sentence(gone, hosts)}: all ranks were ended.", file=sys.stderr, flush=True)
-    for signum in (signal.SIGTERM, signal.SIGKILL):
-        os.kill(mpiexec, signum)
-        time.sleep(END_S)
-    os._exit(0)
+    host_watch.run()
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -400,7 +452,8 @@ def main(arguments: Sequence[str]) -> None:
         watch(os.getppid(), machines["hosts"], ready)
     die_with_parent(end_signal(mpiexec), parent)
     os.close(ready)
-    os.read(go, 1)
+    if not os.read(go, 1):
+        sys.exit("The watch over the machines has failed: nothing was started.")
     # MPICH does not send the last of its variables to other machines.
     os.execve(line[0], line, {**environment, **settings, "LABKIT_LAST": ""})
 

@@ -16,26 +16,50 @@ from time import sleep
 from typing import Any
 
 PAUSE_S = 0.02
+TRIES = 5  # of a step that has no later turn
 DEBUG = "MPIWATCH_DEBUG"  # if set, the errors of steps are printed
 
 
 class Guard:
     """Does the steps of a loop, and survives their errors.
 
-    `errors`: how often each step has raised an error, by its name.
+    `errors`: how often each step has raised an error, by its name. `answers`: errors that are a step's
+    result, and are not survived.
     """
 
-    def __init__(self, owner: str) -> None:
-        self.owner = owner
+    def __init__(self, owner: str, answers: tuple[type[BaseException], ...] = ()) -> None:
+        self.owner, self.answers = owner, answers
         self.errors: dict[str, int] = {}
 
     def do(self, name: str, step: Callable[..., Any], *arguments: Any) -> Any:
         """Do a step and return its result; None if it has raised an error."""
+        return self._tried(name, step, arguments)[1]
+
+    def insist(self, name: str, step: Callable[..., Any], *arguments: Any) -> Any:
+        """Do a step that has no later turn: after an error, try again, a few times."""
+        for _ in range(TRIES):
+            is_done, result = self._tried(name, step, arguments)
+            if is_done:
+                return result
+        return None
+
+    def is_done(self, name: str, step: Callable[..., Any], *arguments: Any) -> bool:
+        """Do a step, and return whether it has raised no error."""
+        return self._tried(name, step, arguments)[0]
+
+    def note(self, name: str, error: Exception) -> None:
+        """Note the first error of a step."""
+        if os.environ.get(DEBUG):
+            print(f"{self.owner}: an error in {name}:\n{traceback.format_exc()}", file=sys.stderr)
+
+    def _tried(self, name: str, step: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool, Any]:
         try:
-            return step(*arguments)
-        except Exception:
+            return True, step(*arguments)
+        except self.answers:
+            raise
+        except Exception as error:
             self.errors[name] = self.errors.get(name, 0) + 1
-            if self.errors[name] == 1 and os.environ.get(DEBUG):
-                print(f"{self.owner}: an error in {name}:\n{traceback.format_exc()}", file=sys.stderr)
+            if self.errors[name] == 1:
+                self.note(name, error)
             sleep(PAUSE_S)  # a step that always fails must not take a core
-            return None
+            return False, None

@@ -348,11 +348,16 @@ def sweep(files: JobFiles, mpiexec: int) -> None:
 
 def sweep_after(job: list[int]) -> None:
     """Wait until these processes, the last of which is an mpiexec, have ended; then sweep."""
-    files = JobFiles(has_begun=True)
+    files, guard = JobFiles(has_begun=True), Guard("sweeper")
     while any(map(alive, job)):
-        files.look(lambda: {job[-1]} | descendants(job[-1]))  # mpiexec on each node has a file, too
+        guard.do("look_at_job", look_at_job, files, job[-1])
         select.select([] if files.created is None else [files.created], [], [], LOOK_S)
-    sweep(files, job[-1])
+    guard.insist("sweep", sweep, files, job[-1])
+
+
+def look_at_job(files: JobFiles, mpiexec: int) -> None:
+    """Note which of MPI's files a job's processes use; mpiexec on each node has a file, too."""
+    files.look(lambda: {mpiexec} | descendants(mpiexec))
 
 
 def sweep_after_this_job() -> None:
@@ -559,9 +564,9 @@ def supervise(
             signal.signal(signum, signal.SIG_IGN)
         guard = Guard("supervisor")
         guard.do("end_tree", end_tree, command, known, files, grace_s)
-        guard.do("sweep", sweep, files, command.pid)
+        guard.insist("sweep", sweep, files, command.pid)
         # Last: engines that end after their controller's supervisor has removed the files write one more.
-        guard.do("remove", lambda: remove(left_files(command.pid, stopped)))
+        guard.insist("remove", lambda: remove(left_files(command.pid, stopped)))
     code = command.returncode
     return code if code >= 0 else 128 - code
 
