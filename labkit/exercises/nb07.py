@@ -259,6 +259,7 @@ def pass_cases() -> Iterator[Case]:
         yield Case(label, tuple(arguments))
 
 
+STANDS_STILL = "so the backward pass stands still: wait at the end. A loop of Test() is a wait, too"
 TOGETHER = "which does not know emulated links: use each request's own Test() and Wait()"
 OTHER_ORDER = "it starts its buckets in another order than rank 0, and MPI matches averages by order alone"
 
@@ -285,7 +286,7 @@ def faults_of_pass(
     if notes["at"] is None:
         yield "`backward` was never called"
     if notes["waits"]:
-        yield "it waits for a request inside `finished`, so the backward pass stands still: wait at the end"
+        yield f"it waits for a request inside `finished`, {STANDS_STILL}"
     for name in notes["together"]:
         yield f"it calls MPI.Request.{name}, {TOGETHER}"
     yield from faults_of_starts(notes["started"], plan, starts)
@@ -352,7 +353,7 @@ AVERAGE_OVERLAPPED = Exercise(
         "… calls MPI.Request.Waitall": {
             "    for request in requests:\n        request.Wait()\n": "    MPI.Request.Waitall(requests)\n"
         },
-        "… waits as Wait() does": {
+        "… A loop of Test() is a wait, too": {
             "            request.Test()": "            while not request.Test():\n                pass"
         },
         "… does not call Test()": {"            request.Test()": "            pass"},

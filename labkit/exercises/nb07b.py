@@ -14,7 +14,7 @@ from labkit.exercises import wraps
 from labkit.exercises.cases import calls
 from labkit.exercises.compare import difference
 from labkit.exercises.exercise import Case, Exercise, Outcome
-from labkit.exercises.nb07 import TOGETHER, faults_of_mean
+from labkit.exercises.nb07 import STANDS_STILL, TOGETHER, faults_of_mean
 from mpiwatch.report import counted
 
 
@@ -139,7 +139,7 @@ def faults_of_pass(notes: dict[str, Any], layers: int, p: int) -> Iterator[str]:
     if notes["at"] is None:
         yield "`backward` was never called"
     if notes["waits"]:
-        yield "it waits inside `ready`, so the backward pass stands still: wait at the end"
+        yield f"it waits inside `ready`, {STANDS_STILL}"
     for name in notes["together"]:
         yield f"it calls MPI.Request.{name}, {TOGETHER}"
     for k in {*range(layers)} - {at for at, _, _ in notes["started"]}:
