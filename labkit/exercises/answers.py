@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import ast
 
+from labkit.exercises.exercise import Exercise
+
 LAB = "labkit"
 Import = ast.Import | ast.ImportFrom
+LOOPS = ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
 OF_CHECKS = "check", "hint", "answer", "whose"  # what a cell calls, and an answer does not need
 
 
@@ -70,6 +73,38 @@ def single_imports(node: Import) -> list[Import]:
     if isinstance(node, ast.Import):
         return [ast.Import([alias]) for alias in node.names]
     return [ast.ImportFrom(node.module, [alias], node.level) for alias in node.names]
+
+
+def against_task(text: str, exercise: Exercise) -> str:
+    """Return what the task rules out and an answer does, though its results are right; empty if nothing."""
+    tree = parsed(text)
+    parts = [] if tree is None else _parts_used(tree, exercise.name)
+    nodes = [node for part in parts for node in ast.walk(part)]
+    loops = [node.lineno for node in nodes if isinstance(node, LOOPS)]
+    if exercise.without_loops and loops:
+        line = text.splitlines()[loops[0] - 1].strip()
+        return (
+            f"the results are right, but it loops at line {loops[0]}: `{line}`. The task says: without a "
+            "loop. Write products and sums of whole arrays"
+        )
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    for name in exercise.must_use:
+        if nodes and name not in used:
+            return f"the results are right, but it does not use `{name}`, and the task says: with `{name}`"
+    return ""
+
+
+def _parts_used(tree: ast.Module, name: str) -> list[ast.stmt]:
+    """Return the last statement that defines a name, and those of the names that it uses, and so on."""
+    defined = {bound: node for node in tree.body for bound in bound_names(ast.Module([node], []))}
+    used: list[ast.stmt] = []
+    waiting = [name]
+    while waiting:
+        part = defined.get(waiting.pop())
+        if part is not None and part not in used:
+            used.append(part)
+            waiting += [node.id for node in ast.walk(part) if isinstance(node, ast.Name)]
+    return used
 
 
 def names_used(text: str, prelude: str) -> list[str]:

@@ -14,6 +14,11 @@ from labkit.text import counted
 
 ROUNDINGS = 1024  # the tolerance, in units of the dtype's rounding, relative to the largest value
 NUMBERS = "biufc"  # kinds of dtype
+NEARLY = (
+    1e-3  # a relative difference below which the digits of a wrong value are lost, and no others computed
+)
+LOST_DIGITS = "Look for what loses digits: float32, a missing ε, a difference of two large numbers"
+FLOATS = float, np.floating
 SHOWN = 60  # characters of a value in a message
 
 
@@ -100,10 +105,11 @@ def _is_rounded(got: np.ndarray, expected: np.ndarray) -> bool:
 def _both(got: Any, expected: Any) -> str:
     """Return "is x, expected y" without its first word, with as many digits as tell the two apart."""
     left, right = show(got), show(expected)
-    if left != right:
-        return f"{left}, expected {right}"
-    relative = abs(got - expected) / abs(expected) if expected else abs(got - expected)
-    return f"{got!s}, expected {expected!s}: a relative difference of {relative:.1g}"
+    if left == right:
+        left, right = str(got), str(expected)
+    apart = abs(got - expected) / abs(expected) if expected and isinstance(expected, FLOATS) else 1.0
+    near = f": a relative difference of {apart:.1g}. {LOST_DIGITS}" if apart < NEARLY else ""
+    return f"{left}, expected {right}{near}"
 
 
 def _wrong(got: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarray:
@@ -125,7 +131,7 @@ def _tolerance(given: float | None, dtype: np.dtype) -> float:
 
 
 def _numbers(got: Any, expected: Any, tolerance: float | None, name: str) -> str | None:
-    left, right = np.asarray(got), np.asarray(expected)
+    left, right = np.asarray(got, _dtype(got)), np.asarray(expected)
     if got is None or left.dtype.kind not in NUMBERS or left.size != 1 or left.ndim > right.ndim:
         return _is_of_kind(name, got, expected)
     if _wrong(left.reshape(()), right.reshape(()), _tolerance(tolerance, right.dtype)).any():
@@ -138,6 +144,11 @@ def _numbers(got: Any, expected: Any, tolerance: float | None, name: str) -> str
     if right.dtype.kind == "b" and left.dtype.kind != "b":
         return f"{name} is {kind(got)}, expected a bool"
     return None
+
+
+def _dtype(value: Any) -> type | None:
+    """Return the dtype for an array of a value that is no number: arrays of unequal lengths, for example."""
+    return object if isinstance(value, (list, tuple)) else None
 
 
 def _others(got: Any, expected: Any, tolerance: float | None, name: str) -> str | None:
@@ -165,6 +176,8 @@ def _dicts(got: Any, expected: dict[Any, Any], tolerance: float | None, name: st
 def _sequences(got: Any, expected: Any, tolerance: float | None, name: str) -> str | None:
     if hasattr(expected, "_fields") and type(got) is not type(expected):
         return f"{name} is {kind(got)}, expected {kind(expected)}"
+    if isinstance(got, np.ndarray) and got.ndim == 1 and isinstance(expected, tuple):
+        got = list(got)  # a pair of numbers may be an array
     if not isinstance(got, (list, tuple)):
         return _is_of_kind(name, got, expected)
     if len(got) != len(expected):

@@ -143,9 +143,10 @@ class Exercise:
     It is called only if all results are right. With `look` and without `expected`, many results are right,
     for example schedules, and `look` alone judges.
 
-    `forbidden` holds methods of the communicator that would do the exercise by themselves. `may_change` holds
-    the numbers of arguments that the function may change, besides `result_in`. `returns_new`: the result is
-    an array that shares no memory with an argument.
+    `forbidden` holds methods of the communicator that would do the exercise by themselves. If
+    `without_loops`, the function may hold no loop; `must_use` holds names that it must use, as its task
+    says. `may_change` holds the numbers of arguments that the function may change, besides `result_in`. If
+    `returns_new`, the result is an array that shares no memory with an argument.
 
     `wrap(comm, case)`, if given, returns the communicator that the function gets, for example one on an
     emulated slow link. `tolerance` is relative to the largest expected value; None means to rounding of the
@@ -167,6 +168,8 @@ class Exercise:
     digest: Callable[[Any], Any] | None = None
     tolerance: float | None = None
     prelude: str = ""  # by default, NumPy and, for a function on ranks, mpi4py
+    without_loops: bool = False
+    must_use: tuple[str, ...] = ()
     deadline_s: float = 10.0
     is_strict: bool = True  # whether the ranks run in strict mode, which emulated links cannot
 

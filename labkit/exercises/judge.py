@@ -110,9 +110,11 @@ class Judge:
     ) -> None:
         self.job, self.exercise, self.cases = job, exercise, cases
         self.new_job = new_job  # ends the job, and starts one that runs no student's code
+        self.at: int | None = None  # the number of the case that the finding is about
 
     def verdict(self, text: str) -> Verdict:
         """Run the function that a cell defines on all cases, and judge it. Never raise an exception."""
+        self.at = None
         text = answers.runnable(text)
         if imported := answers.imports_of_lab(text, self.exercise.prelude):
             return Verdict(False, f"it has the line `{imported}`: {NOT_OWN}", len(self.cases))
@@ -121,11 +123,15 @@ class Judge:
             found = failures.finding(run, text, self.exercise, self.cases)
             if found is None:
                 found = self.finding(self.outcomes(run))
+            if found is None:
+                found = answers.against_task(text, self.exercise) or None
         except Exception as error:
             return failed(error)
         parts = filter(None, [found, failures.below(run, text)])
         text = printable(". Also, ".join(parts)[:MOST_WORDS])
-        return Verdict(found is None, text, len(self.cases), printed=run.printed)
+        # What other cases print, warnings for example, is not about the finding.
+        shown = [part for number, part in run.printed.items() if self.at is None or number in (-1, self.at)]
+        return Verdict(found is None, text, len(self.cases), printed="".join(shown))
 
     def outcomes(self, run: Run) -> Results:
         """Return what the ranks did in each case of a run that is complete. Raise CheckFailed otherwise."""
@@ -150,12 +156,14 @@ class Judge:
             if broken := failures.broken_rule([outcome.faults for outcome in by_rank]):
                 return f"with {case.label}{', ' if exercise.on_ranks else ': '}{broken}"
         if wrong := self._wrong(outcomes):
+            self.at = min(wrong)
             return self._explain(outcomes, wrong)
         for case, by_rank in zip(self.cases, outcomes, strict=True):
             if changed := self._changed(case, by_rank):
                 return f"with {case.label}: {changed}"
         for number, (case, by_rank) in enumerate(zip(self.cases, outcomes, strict=True)):
             if exercise.look is not None and (seen := next(iter(exercise.look(case, by_rank)), None)):
+                self.at = number
                 known = ""
                 if exercise.many_are_right:  # so the result may be that of a known mistake
                     known = self._recognised(outcomes, {number: ([None] * case.ranks, [seen])})
@@ -225,11 +233,13 @@ class Judge:
     def _sum(self, outcomes: Results, wrong: Wrong) -> str:
         """Return what is wrong in a result that is a sum over the ranks; empty if no case shows it."""
         for number in sorted(wrong):
+            self.at = number
             case, (expected, found) = self.cases[number], wrong[number]
             for rank in range(case.ranks if self.exercise.on_ranks else 0):
                 got = self.exercise.result(outcomes[number][rank])
                 if found[rank] and (seen := sums.what_is_in_it(case, got, expected[rank])):
                     return f"with {case.label}, on rank {rank}, the result is a wrong sum: {seen}"
+        self.at = min(wrong)
         return ""
 
     def _recognised(self, outcomes: Results, wrong: Wrong) -> str:
@@ -266,6 +276,7 @@ class Judge:
         if not sentence or sum(bool(parts & explained[sentence]) for parts in explained.values()) > 1:
             return ""
         case = min(each.case for each in seen[sentence] if each.is_mistaken and each.case in wrong)
+        self.at = case
         return f"with {self.cases[case].label}: {sentence}"
 
     def mistaken(

@@ -61,7 +61,7 @@ class Run:
     status: int | None = None  # None if the job was ended, or goes on
     excess: str = ""  # which limit the job exceeded, if it was ended for that; it goes on after "it"
     output: str = ""  # all of the job's, for errors of the check
-    printed: str = ""  # what the student's code has printed
+    printed: dict[int, str] = field(default_factory=dict)  # by the student's code, in each case; -1: before
     unreadable: str = ""  # why the records cannot be used
 
 
@@ -256,9 +256,10 @@ class Job:
                 run.records.append([])
                 run.unreadable = str(error)
             run.stacks.append(_text(stack, STACK_BYTES))
-            printed = "".join(record["printed"] for record in run.records[-1] if "printed" in record)
-            start = f"rank {rank}: " * self.exercise.on_ranks
-            run.printed += "".join(f"{start}{line}\n" for line in printed.splitlines())
+            start = f"rank {rank}: " if self.exercise.on_ranks else ""
+            for case, printed in _printed(run.records[-1]).items():
+                lines = "".join(f"{start}{line}\n" for line in printed.splitlines())
+                run.printed[case] = run.printed.get(case, "") + lines
         with suppress(ValueError, AttributeError):
             run.report = json.loads(_text(self.folder / self.report, STACK_BYTES) or "{}").get("report")
         return run
@@ -345,6 +346,18 @@ def is_full(folder: Path) -> bool:
         except OSError:  # it cannot be read, or its path is too long
             return True
     return bool(left) or size > FILE_BYTES or count > MOST_FILES
+
+
+def _printed(records: list[dict[str, Any]]) -> dict[int, str]:
+    """Return what a rank has printed in each case; -1 stands for what comes before the first."""
+    printed: dict[int, str] = {}
+    number = -1
+    for record in records:
+        if isinstance(record.get("begin"), int):
+            number = record["begin"]
+        if "printed" in record:
+            printed[number] = printed.get(number, "") + record["printed"]
+    return printed
 
 
 def _size(path: Path) -> int:

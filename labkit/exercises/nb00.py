@@ -13,6 +13,7 @@ import numpy as np
 
 from labkit.exercises.cases import COLLECTIVES, SMALL_OBJECTS, calls_by_rank, normal, on_ranks
 from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
+from labkit.exercises.wraps import numbers_as_array
 from labkit.text import counted
 from mpiwatch.report import Activity, CallRecord, MessageRecord, RankState, Reason, Report
 
@@ -228,7 +229,26 @@ FIT_LINE = Exercise(
     cases=_line_cases,
     expected=_line,
     look=look_at_samples,
+    digest=numbers_as_array,
     mistakes={
+        "this is the mean of the ranks' means: a sample counts more on a rank with few samples. Add up the "
+        "sums over the ranks, and divide once, by the number of samples on all ranks": {
+            "total = gradient_sum(line, inputs, targets)": (
+                "total = gradient_sum(line, inputs, targets) / max(len(inputs), 1)"
+            ),
+            "/ n": "/ comm.size",
+        },
+        "each rank trains a line of its own, on its own samples: add up the gradients over the ranks in each "
+        "step": {
+            "        comm.Allreduce(MPI.IN_PLACE, total)\n": "",
+            "/ n": "/ max(len(inputs), 1)",
+        },
+        "each rank trains a line of its own, and the lines are averaged at the end: add up the gradients "
+        "over the ranks in each step": {
+            "        comm.Allreduce(MPI.IN_PLACE, total)\n": "",
+            "/ n": "/ max(len(inputs), 1)",
+            "return line": "return comm.allreduce(line) / comm.size",
+        },
         "each rank fits its own samples. Sum `total` over the ranks: `comm.Allreduce(MPI.IN_PLACE, total)` "
         "changes it, `comm.allreduce(total)` only returns the sum": {
             "        comm.Allreduce(MPI.IN_PLACE, total)\n": ""

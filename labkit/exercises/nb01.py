@@ -54,6 +54,7 @@ LINEAR_BACKWARD = Exercise(
     reference=linear_backward,
     cases=_linear_cases,
     expected=lambda case: [ops.linear_backward(*case.arguments[0])],
+    without_loops=True,
     mistakes={
         "db sums over the outputs. The bias acts on every sample: sum over the samples": {
             "dy.sum(axis=0)": "dy.sum(axis=1)"
@@ -365,8 +366,8 @@ AVERAGE_GRADIENTS = Exercise(
     expected=weighted_mean,
     result_in=0,
     mistakes={
-        "grads is unchanged: `grads = …` only gives the name to another array; write into it, "
-        "`grads[...] = …`": {"comm.Allreduce(weighted, grads)": "grads = comm.allreduce(weighted)"},
+        "grads is unchanged: neither `return` nor a new array of the same name reaches the caller's; write "
+        "into it, `grads[...] = …`": {"comm.Allreduce(weighted, grads)": "grads = comm.allreduce(weighted)"},
         "this is the mean of the ranks' means; weight each rank by its samples": {
             "samples / total": "1 / comm.size"
         },
@@ -456,6 +457,8 @@ TRAIN_EPOCH = Exercise(
             ),
         },
         "the step is the mean of the ranks' means; weight each by its samples": {"samples)": "1)"},
+        "a rank with an empty part gets nan: `gradient` does not work on 0 samples. There, the loss is 0.0 "
+        "and the gradient np.zeros_like(params)": {" if samples else (0.0, np.zeros_like(params))": ""},
         "the parameters never move: call update(params, grads) in each step": {
             "        update(params, grads)\n": ""
         },

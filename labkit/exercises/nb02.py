@@ -140,6 +140,7 @@ CONV_FORWARD = Exercise(
     reference=conv_forward,
     cases=_conv_cases("x w b"),
     expected=lambda case: [ops.conv2d(*case.arguments[0])],
+    must_use=("im2col",),
     mistakes={
         "the bias is missing": {" + b\n": "\n"},
         "the values are right, but in the wrong places. The product has the channels last: reshape it "
@@ -195,7 +196,10 @@ CONV_BACKWARD = Exercise(
         "dx: the padding is cut off at the wrong place; the image begins at [pad, pad]": {
             "pad : pad + h, pad : pad + width": ":h, :width"
         },
-        "dx is computed with the kernel rotated by 180°": {"pad), w": "pad), w[::-1, ::-1]"},
+        "dx has the weights in the wrong order: they are those of the kernel rotated by 180°. (In a "
+        "convolution of dy, the kernel has to be rotated; in a product with im2col's rows, not.)": {
+            "pad), w": "pad), w[::-1, ::-1]"
+        },
         "dy.reshape(-1, O) mixes channels and positions: transpose to (N, H', W', O) first": {
             "dy.transpose(0, 2, 3, 1).reshape": "dy.reshape"
         },

@@ -77,8 +77,8 @@ RING_REDUCE_SCATTER = Exercise(
     cases=on_ranks(SIZES, lambda rank, p, n: (np.arange(n) % 5 + 1.0 + 10 * rank,)),
     expected=chunks_of_the_sum,
     mistakes={
-        "rank r returns its own input of chunk r. The chunk must arrive in the last round: start "
-        "with chunk r - 1, and go p - 1 rounds": {"range(1, p)": "range(p - 1)"},
+        "rank r returns its own input of chunk r: nothing that arrives is added to it. Which chunk arrives "
+        "in the last round, and has it arrived (`Wait`) before you add it?": {"range(1, p)": "range(p - 1)"},
         "the chunk was copied from rank to rank, not added up: add what arrives to your own chunk": {
             "=received[adds]": "=array[adds]",
             "        array[adds] += received[adds]\n": "",

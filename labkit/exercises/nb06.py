@@ -103,6 +103,8 @@ def diagnosis_cases() -> Iterator[Case]:
         ("rank 1 twice as slow", 2, {1: 2}, 1),
         ("transfers in a tenth of the time", 3, {}, 0.1),
         ("one of four ranks with transfers six times as long", 4, {}, [1, 1, 6, 1]),
+        ("a slow link that costs 22 % of a healthy step", 3, {}, 1.66),
+        ("two fast ranks and a straggler that costs 18 % of a healthy step", 5, {0: 0.1, 3: 0.1, 4: 1.27}, 1),
     ):
         noise = 1 + 0.02 * np.random.default_rng(p).random((2, 9, p))
         compute_s = 0.010 * np.array([slower.get(rank, 1) for rank in range(p)]) * noise[0]
@@ -594,6 +596,14 @@ LOCAL_SGD_EPOCH = Exercise(
             "params -= lr * gradient(params, x, y)": "own = gradient(params, x, y)",
             "comm.Allreduce(MPI.IN_PLACE, params)": "comm.Allreduce(MPI.IN_PLACE, own)",
             "            params /= comm.size\n": "            own /= comm.size\n        params -= lr * own\n",
+        },
+        "the ranks are weighted by their numbers of samples; the task says: equal weights": {
+            "comm.Allreduce(MPI.IN_PLACE, params)": (
+                "mine = sum(len(x) for x, _ in batches)\n"
+                "            params *= mine / comm.allreduce(mine)\n"
+                "            comm.Allreduce(MPI.IN_PLACE, params)"
+            ),
+            "            params /= comm.size\n": "",
         },
         "the step goes uphill: subtract the gradient": {"params -= lr": "params += lr"},
         "… params[": {"params -= lr": "params = params - lr"},

@@ -259,10 +259,23 @@ def pass_cases() -> Iterator[Case]:
         yield Case(label, tuple(arguments))
 
 
+STANDS_STILL = "so the backward pass stands still: wait at the end. A loop of Test() is a wait, too"
+TOGETHER = "which does not know emulated links: use each request's own Test() and Wait()"
+OTHER_ORDER = "it starts its buckets in another order than rank 0, and MPI matches averages by order alone"
+
+
+def started_buckets(notes: dict[str, Any]) -> list[tuple[int, int]]:
+    """Return the buckets of which the average was started, in that order."""
+    return [(first, first + size) for _, first, size in notes["started"]]
+
+
 def look_at_overlap(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     total = sum(backward.own for backward, _, _ in case.arguments)
+    orders = [started_buckets(outcome.result[1]) for outcome in outcomes]
     for rank, (outcome, (backward, _, plan)) in enumerate(zip(outcomes, case.arguments, strict=True)):
         in_pass = faults_of_pass(outcome.result[1], plan, backward.starts, case.ranks)
+        if orders[rank] != orders[0]:
+            in_pass = chain(in_pass, [OTHER_ORDER])
         for fault in chain(in_pass, faults_of_mean(outcome.arguments[1], total, case.ranks, "`grads`")):
             yield f"rank {rank}: {fault}"
 
@@ -273,33 +286,39 @@ def faults_of_pass(
     if notes["at"] is None:
         yield "`backward` was never called"
     if notes["waits"]:
-        yield "it waits for a request inside `finished`, so the backward pass stands still: wait at the end"
+        yield f"it waits for a request inside `finished`, {STANDS_STILL}"
+    for name in notes["together"]:
+        yield f"it calls MPI.Request.{name}, {TOGETHER}"
     yield from faults_of_starts(notes["started"], plan, starts)
     if notes["pending"]:
         yield "the function returned while an average was under way: wait for all requests"
+    buckets = started_buckets(notes)
     for number in notes["untested"][: p - 1]:
         yield (
-            f"`finished` does not call Test() of the request of bucket {plan[number]}, which is under way, "
-            "so the MPI library may make no progress: call every request's own Test()"
+            f"`finished` does not call Test() of the request of bucket {buckets[number]}, which is under "
+            "way, so the MPI library may make no progress: call every request's own Test()"
         )
 
 
 def faults_of_starts(
     started: Sequence[tuple[int, int, int]], plan: Sequence[tuple[int, int]], starts: Sequence[int]
 ) -> Iterator[str]:
+    left = [tuple(bucket) for bucket in plan]
     for number, (at, first, size) in enumerate(started):
-        if number >= len(plan) or (first, first + size) != tuple(plan[number]):
-            wanted = f"expected bucket {plan[number]}" if number < len(plan) else "expected no more buckets"
+        bucket = first, first + size
+        if bucket in left:
+            left.remove(bucket)
+        else:
+            wanted = f"expected bucket {left[0]}" if left else "expected no more buckets"
             is_inside = 0 <= first < plan[0][1]
             what = f"grads[{first}:{first + size}]" if is_inside else "an array that is not `grads`"
             yield f"average number {number + 1} is of {what}; {wanted}"
         complete = max(start for start in starts if start <= first)
         if at is None or at > first:
-            yield f"bucket {plan[number]} was started before it was complete: compare `start` with its start"
+            yield f"bucket {bucket} was started before it was complete: compare `start` with its start"
         if at < complete:
             when = "after the backward pass" if at == -1 else f"only at finished({at})"
-            yield f"bucket {plan[number]} was started {when}; it is complete at finished({complete})"
-    left = plan[len(started) :]
+            yield f"bucket {bucket} was started {when}; it is complete at finished({complete})"
     if left and started and started[-1][0] == 0:
         yield "one call of `finished` can complete several buckets: start all of them, with `while`"
     if left:
@@ -331,6 +350,12 @@ AVERAGE_OVERLAPPED = Exercise(
         "… never averaged": {"list(plan)": "list(plan[:-1])"},
         "… stands still": {"request.Test()": "request.Wait()"},
         "… under way": {"    for request in requests:\n        request.Wait()\n": ""},
+        "… calls MPI.Request.Waitall": {
+            "    for request in requests:\n        request.Wait()\n": "    MPI.Request.Waitall(requests)\n"
+        },
+        "… A loop of Test() is a wait, too": {
+            "            request.Test()": "            while not request.Test():\n                pass"
+        },
         "… does not call Test()": {"            request.Test()": "            pass"},
         "… which is under way": {  # but the newest one
             "for request in requests:\n            request.": "for each in requests[-1:]:\n            each."
@@ -384,8 +409,33 @@ def step_on_one_rank(case: Case) -> Sequence[Any]:
     """Return on each rank all parameters, and its chunk of the velocity, after the step."""
     params, grads, chunks, lr, momentum = zip(*case.arguments, strict=True)
     velocity = momentum[0] * np.concatenate(chunks) + np.mean(grads, axis=0)
-    after = (params[0] - lr[0] * velocity).astype(params[0].dtype)
+    before = np.concatenate([np.array_split(own, case.ranks)[rank] for rank, own in enumerate(params)])
+    after = (before - lr[0] * velocity).astype(params[0].dtype)
     return [(after, own) for own in np.array_split(velocity.astype(params[0].dtype), case.ranks)]
+
+
+STEPS = (  # ranks, values, dtype
+    (1, 3, "float32"),
+    (2, 4, "float32"),
+    (2, 5, "float64"),
+    (3, 8, "float32"),
+    (4, 3, "float32"),
+    (4, 26, "float32"),
+)
+
+
+def step_cases() -> Iterator[Case]:
+    def arguments(rank: int, p: int, n: int) -> tuple[Any, ...]:
+        velocity = np.array_split(normal(n + 1, n)[0], p)[rank]
+        return (*normal(n, n), *normal([n, rank], n), velocity, 0.5, 0.75)
+
+    yield from on_ranks(STEPS, arguments)()
+    for case in on_ranks(((3, 7, "float64"),), arguments)():
+        for rank, (params, *_) in enumerate(case.arguments):
+            chunks = np.array_split(params, case.ranks)  # views
+            for other in {*range(case.ranks)} - {rank}:  # no rank needs these before it gathers them
+                chunks[other] += 1.0
+        yield case._replace(label=f"{case.label}, only a rank's own chunk of `params` up to date")
 
 
 def look_at_bytes(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -399,20 +449,7 @@ def look_at_bytes(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 SHARDED_STEP = Exercise(
     reference=sharded_step,
-    cases=on_ranks(
-        (
-            (1, 3, "float32"),
-            (2, 4, "float32"),
-            (2, 5, "float64"),
-            (3, 8, "float32"),
-            (4, 3, "float32"),
-            (4, 26, "float32"),
-        ),
-        lambda rank, p, n: (
-            *(*normal(n, n), *normal([n, rank], n), np.array_split(normal(n + 1, n)[0], p)[rank]),
-            *(0.5, 0.75),
-        ),
-    ),
+    cases=step_cases,
     look=look_at_bytes,
     expected=step_on_one_rank,
     mistakes={
@@ -424,6 +461,13 @@ SHARDED_STEP = Exercise(
         },
         "`params` holds only this rank's updated chunk: after the update, gather all chunks into `params`": {
             "    comm.Allgatherv(MPI.IN_PLACE, [params, counts])\n": ""
+        },
+        "a rank's other chunks of `params` are made from its own old values: update this rank's chunk "
+        "alone, and gather the updated chunks of `params`": {
+            "params[start : start + len(velocity)] -= lr * velocity": "whole = np.empty_like(params)",
+            "comm.Allgatherv(MPI.IN_PLACE, [params, counts])": (
+                "comm.Allgatherv(velocity, [whole, counts])\n    params -= lr * whole"
+            ),
         },
         "the momentum is missing: velocity = momentum * velocity + mean": {" *= momentum": "[:] = 0"},
         "the gradient is scaled by 1 - momentum, which this rule does not do": {

@@ -14,7 +14,7 @@ from labkit.exercises import wraps
 from labkit.exercises.cases import calls
 from labkit.exercises.compare import difference
 from labkit.exercises.exercise import Case, Exercise, Outcome
-from labkit.exercises.nb07 import faults_of_mean
+from labkit.exercises.nb07 import STANDS_STILL, TOGETHER, faults_of_mean
 from labkit.text import counted
 
 
@@ -105,7 +105,14 @@ def layers_label(p: int, sizes: Sequence[int], dtype: str) -> str:
 
 
 def counts_of(p: int, sizes: Sequence[int]) -> list[list[int]]:
-    return [[len(chunk) for chunk in np.array_split(np.empty(n), p)] for n in sizes]
+    """Return the sizes of the chunks: not those of np.array_split, whose first chunks are the longer ones."""
+    return [[len(chunk) for chunk in reversed(np.array_split(np.empty(n), p))] for n in sizes]
+
+
+def cut(layer: np.ndarray, p: int) -> list[np.ndarray]:
+    """Return the chunks of a layer, one for each rank."""
+    (counts,) = counts_of(p, [len(layer)])
+    return np.split(layer, np.cumsum(counts)[:-1])
 
 
 def gradient_cases() -> Iterator[Case]:
@@ -121,7 +128,7 @@ def look_at_chunks(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     sums = [sum(layer) for layer in zip(*(backward.gradients for backward, _ in case.arguments), strict=True)]
     for rank, outcome in enumerate(outcomes):
         chunks, notes = outcome.result
-        own = [np.array_split(each, case.ranks)[rank] for each in sums]
+        own = [cut(each, case.ranks)[rank] for each in sums]
         for fault in chain(
             faults_of_pass(notes, len(sums), case.ranks), faults_of_chunks(chunks, own, case.ranks)
         ):
@@ -132,7 +139,9 @@ def faults_of_pass(notes: dict[str, Any], layers: int, p: int) -> Iterator[str]:
     if notes["at"] is None:
         yield "`backward` was never called"
     if notes["waits"]:
-        yield "it waits inside `ready`, so the backward pass stands still: wait at the end"
+        yield f"it waits inside `ready`, {STANDS_STILL}"
+    for name in notes["together"]:
+        yield f"it calls MPI.Request.{name}, {TOGETHER}"
     for k in {*range(layers)} - {at for at, _, _ in notes["started"]}:
         yield f"the reduce-scatter of layer {k} was not started in `ready`, with `Ireduce_scatter`"
     if notes["pending"]:
@@ -252,7 +261,7 @@ def gather_ahead(comm, chunks, counts, order, use):
 def parameter_cases() -> Iterator[Case]:
     for p, sizes, dtype in SIZES:
         whole = [(100 * k + np.arange(n)).astype(dtype) for k, n in enumerate(sizes)]
-        chunks = [[np.array_split(each, p)[rank].copy() for each in whole] for rank in range(p)]
+        chunks = [[cut(each, p)[rank].copy() for each in whole] for rank in range(p)]
         for order in [[*range(len(sizes))], [*reversed(range(len(sizes)))]][: len(sizes)]:
             arguments = ((own, counts_of(p, sizes), order, wraps.LayersUsed()) for own in chunks)
             yield Case(f"{layers_label(p, sizes, dtype)}, order {order}", tuple(arguments))

@@ -93,8 +93,10 @@ WEIGHTS_EQUAL = Exercise(
         "the ranks answer differently: each compares its own weights with rank 0's only": {
             "len(set(hashes)) == 1": "hashes[comm.rank] == hashes[0]"
         },
-        "the answer is always False for more than one rank. Python's hash() differs from process to "
-        "process; use hashlib": {"hashlib.sha256(weights.tobytes()).digest()": "hash(weights.tobytes())"},
+        "the answer is always False for more than one rank: what is compared differs between processes even "
+        "for equal weights, as hash() and id() do; use hashlib": {
+            "hashlib.sha256(weights.tobytes()).digest()": "hash(weights.tobytes())"
+        },
         "… send a hash, a few bytes, not the weights": {
             "hashlib.sha256(weights.tobytes()).digest()": "weights.tobytes()"
         },

@@ -267,10 +267,27 @@ def generated_reports() -> Sequence[Case]:
     return [Case(f"report {seed} ({found['ranks']} ranks)", ((found,),)) for found, seed in reports]
 
 
+def reports_to_judge() -> Sequence[Case]:
+    """Return the generated reports, and two in which the losses do not tell whether the updates differ."""
+    cases = list(generated_reports())
+    for seed, losses in (UNEQUAL_UPDATES, 1.0), (EQUAL_UPDATES, 1.2):
+        f = figures(seed)
+        changed = {**f, "other_global_loss": losses * f["global_loss"]}
+        same = "equal losses" if losses == 1.0 else "other losses"
+        label = f"report {seed} with {same} of the second run ({f['ranks']} ranks)"
+        cases.append(Case(label, ((changed,),)))
+    return cases
+
+
+UNEQUAL_UPDATES, EQUAL_UPDATES = 44, 0  # reports whose two runs make so many updates
 VERDICTS = Exercise(
     reference=verdicts,
-    cases=generated_reports,
+    cases=reports_to_judge,
     mistakes={
+        "the verdict on learning follows the losses; they test the sentence only if nothing else differs "
+        "between the two runs, so look at the updates": {
+            "first == other else": 'np.allclose(f["global_loss"], f["other_global_loss"], 1e-3) else'
+        },
         "the network's part holds the wait for the slowest rank here, as `sync_s` does; the transfer is what "
         "is left of an epoch after the longest computation": {
             "total.max() - longest": 'f["sync_s"].mean(axis=0).sum()'

@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from labkit.exercises.cases import COLLECTIVES
 from labkit.exercises.exercise import Call, Case
 
 PATIENCE_S = 0.5
+MOST_TESTS = 1000  # of one request, in one layer of a backward pass
 
 
 def on_links(
@@ -49,6 +51,12 @@ def _unbuffered_class() -> Any:
 
     wrap(Unbuffered, ("Send", "Isend"), wait_for_receive)
     return Unbuffered
+
+
+def numbers_as_array(result: Any) -> Any:
+    """Return a tuple or list of numbers as an array, and anything else as it is: a `digest`."""
+    is_sequence = isinstance(result, (tuple, list))
+    return np.array(result) if is_sequence and all(isinstance(each, Number) for each in result) else result
 
 
 def once(nbytes: int, finding: str, comm: Any, case: Case) -> Any:
@@ -92,6 +100,7 @@ class Notes:
         self.visited: list[int] = []  # layers, the last one first
         self.base = 0  # where the gradient begins in memory
         self.waits = 0  # inside the backward pass
+        self.together: list[str] = []  # methods for several requests that were called: "Waitall"
         self.messages: list[tuple[Any, Any]] = []  # requests, each with the array that it receives into
         self.requests: list[Any] = []  # of collectives
         # Layers whose gradient, or the array that MPI has read, is still in memory, though their request was
@@ -133,7 +142,8 @@ def with_notes(result: Any) -> Any:
     requests = notes.requests
     everything = [*requests, *(request for request, _ in notes.messages)]
     found = {
-        name: getattr(notes, name) for name in ("at", "waits", "kept", "freed", "shared", "uses", "whole")
+        name: getattr(notes, name)
+        for name in ("at", "waits", "together", "kept", "freed", "shared", "uses", "whole")
     } | {
         "started": [(each.layer, each.place, each.size) for each in requests],
         "untested": [number for number, each in enumerate(requests) if not each.next_layer() <= each.tested],
@@ -158,6 +168,7 @@ def _noting_class() -> Any:
 
         def note(self, array: np.ndarray) -> None:
             self.layer, self.tested, self.waits = notes.at, set[int | None](), False
+            self.tests, self.tests_in = 0, notes.at  # how often, and in which layer
             self.place, self.size = (array.ctypes.data - notes.base) // array.itemsize, array.size
             self.array = weakref.ref(_root(array), self.is_freed)
             self.span = array.ctypes.data, array.ctypes.data + array.nbytes
@@ -179,6 +190,12 @@ def _noting_class() -> Any:
         def Test(self, status: MPI.Status | None = None) -> bool:
             self.tested.add(notes.at)
             if self.waits or notes.at in (-1, None):
+                return super().Test(status)
+            self.tests = self.tests + 1 if self.tests_in == notes.at else 1
+            self.tests_in = notes.at
+            if self.tests > MOST_TESTS:  # a loop of Test(), which is a wait
+                notes.waits += 1
+                self.waits = True
                 return super().Test(status)
             # A request completes one layer later, the first two after the pass, however fast other ranks are:
             # so the finding is the same.
@@ -202,7 +219,10 @@ def _noting_class() -> Any:
 
     for several, one in {"Testall": "Test", "Waitall": "Wait"}.items():  # else they bypass these methods
 
-        def of_each(cls: Any, requests: Any, statuses: Any = None, one: str = one) -> bool:
+        def of_each(
+            cls: Any, requests: Any, statuses: Any = None, one: str = one, several: str = several
+        ) -> bool:
+            notes.together.append(several)
             return all([getattr(request, one)() for request in requests])
 
         setattr(MPI.Request, several, classmethod(of_each))

@@ -42,7 +42,9 @@ def accumulate(comm, micro_batches, total):
     "bucket_plan": {"plan.append((start, stop))": "plan.append([start, stop])"},
     "average_overlapped": {
         "request.Test()": "request.test()",
-        "for request in requests:\n        request.Wait()": "while not MPI.Request.Testall(requests): 0",
+        "for request in requests:\n        request.Wait()": (
+            "while not all([request.Test() for request in requests]): 0"
+        ),
     },
     "sharded_step": {
         "comm.Reduce_scatter(grads, mean, counts)": """starts, rank = np.cumsum([0, *counts]), comm.rank
@@ -55,7 +57,7 @@ def accumulate(comm, micro_batches, total):
     "reduce_scatter_overlapped": {
         "gradient /= comm.size": "gradient = gradient / comm.size; ready.last = k",
         "for request, _ in under_way:\n        request.Wait()": (
-            "MPI.Request.Waitall([request for request, _ in under_way])"
+            "[request.wait() for request, _ in under_way]"
         ),
     },
 }
