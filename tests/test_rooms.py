@@ -104,7 +104,10 @@ PUBLIC = {
 }
 
 
-@pytest.mark.parametrize("path", [*LAB, *ROOT.glob("cluster_profiles/*/*.py")], ids=str)
+USERS = [*LAB, *ROOT.glob("cluster_profiles/*/*.py"), *ROOT.glob("benchmarks/*.py")]
+
+
+@pytest.mark.parametrize("path", USERS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_lab_uses_the_public_face_of_mpiwatch_alone(path: Path) -> None:
     """Each name that it imports, or looks up in a module, is in the `__all__` of a public module."""
     wrong = []

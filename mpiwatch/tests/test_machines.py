@@ -17,6 +17,7 @@ import pytest
 
 from jobs import wait_until
 from mpiwatch import machines
+from mpiwatch.launch import ADDRESSES
 from mpiwatch.machines import (
     MOST_WAITING_BYTES,
     SLOT_BYTES,
@@ -166,6 +167,31 @@ def test_only_relays_with_the_key_are_admitted() -> None:
         stack.callback(listener.admitted[1].close)
         silent.sendall(b"\0" * 1000)
         assert set(listener.admitted) == {1}
+
+
+@pytest.mark.parametrize("named", ["127.0.0.1", "203.0.113.7,127.0.0.1"])
+def test_the_hub_listens_on_the_address_of_its_machine_alone(
+    named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ADDRESSES, named)
+    listener = Listener()
+    with closing(listener):
+        assert listener.address == listener.socket.getsockname()[0] == "127.0.0.1"
+        for address in addresses():
+            connection, fault = find_hub(([address], listener.port, listener.key), 1)
+            assert (connection is not None) == (address == "127.0.0.1"), fault
+            if connection is not None:
+                connection.close()
+
+
+@pytest.mark.parametrize("named", ["", "203.0.113.7"])
+def test_without_an_address_of_its_machine_the_hub_listens_on_all(
+    named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ADDRESSES, named)
+    listener = Listener()
+    with closing(listener):
+        assert not listener.address and listener.socket.getsockname()[0] in ("::", "0.0.0.0")
 
 
 def test_a_program_in_place_of_the_hub_is_refused() -> None:

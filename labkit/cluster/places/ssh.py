@@ -300,6 +300,7 @@ def prepare(path: Path, ranks: int | None, files: Sequence[str] = ()) -> dict[st
         **({"FI_TCP_IFACE": cards[0]} if len(cards) == 1 else {}),
         "OMPI_MCA_btl_tcp_if_include": ",".join(networks),
         "PRTE_MCA_prte_if_include": ",".join(networks),
+        launch.ADDRESSES: ",".join(sorted({each["address"] for each in seen.values()})),
     }
     where = {"address": seen[""]["address"], "card": seen[""]["card"]}
     return {"file": str(path), "hosts": hosts, "time": time.time(), "where": where, "settings": settings}

@@ -113,7 +113,10 @@ def connect(world: MPI.Intracomm, recorder: FlightRecorder, machines: list[int])
     On rank 0, return None if a machine cannot be connected.
     """
     listener = Listener() if world.rank == 0 else None
-    where = world.bcast((addresses(), listener.port, listener.key) if listener else None)
+    where = None
+    if listener is not None:
+        where = [listener.address] if listener.address else addresses(), listener.port, listener.key
+    where = world.bcast(where)
     mine = machines[world.rank]
     connection, fault = None, ""
     if mine and machines.index(mine) == world.rank:

@@ -29,6 +29,7 @@ from mpiwatch.output import check_writable, destination, remove, write_whole
 from mpiwatch.processes import LINUX, SHM, is_mpich, print_error, supervised, without_job
 
 __all__ = [
+    "ADDRESSES",
     "DEADLINE_S",
     "ONE_THREAD",
     "OPEN_MPI",
@@ -71,6 +72,9 @@ TRANSPORT = "UCX_", "FI_", "OMPI_MCA_btl", "OMPI_MCA_pml"
 # Variables with which mpiexec starts ranks on several machines: files of hosts, and ours, for programs that
 # start mpiexec and name the hosts in another way.
 SEVERAL_MACHINES = "MPIWATCH_SEVERAL_MACHINES"
+# One with the addresses of these machines, with commas between them: rank 0's machine listens for the others
+# on its own one alone.
+ADDRESSES = "MPIWATCH_ADDRESSES"
 FILES_OF_HOSTS = "HYDRA_HOST_FILE", "PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile"
 
 

@@ -17,6 +17,7 @@ import ctypes
 import hmac
 import json
 import math
+import os
 import re
 import secrets
 import select
@@ -32,6 +33,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from mpiwatch.guard import Guard
+from mpiwatch.launch import ADDRESSES
 from mpiwatch.processes import alive
 from mpiwatch.recorder import CellState, Death, FlightRecorder, ReportRequest, Slot, read_request
 from mpiwatch.report import Mismatch, Reason, Report
@@ -220,18 +222,27 @@ def shake_hands(sock: socket.socket, key: bytes, mine: int) -> int:
 
 
 class Listener:
-    """The socket on which the hub listens until all relays have connected."""
+    """The socket on which the hub listens until all relays have connected.
+
+    It listens on the one address of ADDRESSES that is this machine's, else on all.
+    """
 
     def __init__(self) -> None:
         self.key = secrets.token_bytes(KEY_BYTES)
-        try:
-            family = socket.AF_INET6
-            self.socket = socket.create_server(("", 0), family=family, backlog=1024, dualstack_ipv6=True)
-        except (OSError, ValueError):  # without IPv6
-            self.socket = socket.create_server(("", 0), backlog=1024)
+        self.address = own_address()
+        self.socket = self._open()
         self.port: int = self.socket.getsockname()[1]
         self.admitted: dict[int, Connection] = {}
         threading.Thread(target=self._admit_all, name="mpiwatch-hub-listener", daemon=True).start()
+
+    def _open(self) -> socket.socket:
+        if self.address:
+            family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
+            return socket.create_server((self.address, 0), family=family, backlog=1024)
+        try:
+            return socket.create_server(("", 0), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
+        except (OSError, ValueError):  # without IPv6
+            return socket.create_server(("", 0), backlog=1024)
 
     def _admit_all(self) -> None:
         while True:
@@ -272,6 +283,13 @@ def addresses() -> list[str]:
             found = [str(name[4][0]) for name in names if "%" not in str(name[4][0])]
         found += ["127.0.0.1"]
     return sorted(dict.fromkeys(found), key=lambda address: (address in ("127.0.0.1", "::1"), ":" in address))
+
+
+def own_address() -> str:
+    """Return this machine's address among those that ADDRESSES names; empty if it names none of them."""
+    of_this_machine = addresses()
+    named = os.environ.get(ADDRESSES, "").split(",")
+    return next((address for address in named if address in of_this_machine), "")
 
 
 def find_hub(where: tuple[list[str], int, bytes], machine: int) -> tuple[Connection | None, str]:
