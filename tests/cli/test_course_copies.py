@@ -219,3 +219,31 @@ def test_a_course_on_a_full_disk_is_complete_or_absent(
         assert sorted(tmp_path.rglob("*")) == before
     assert run(count).exit_code == 0
     assert {path.name for path in files} <= {path.name for path in folder.rglob("*")}
+
+
+def test_a_function_of_the_notebook_is_not_taken_for_another_notebooks_exercise() -> None:
+    """Notebook 06 defines a `spread` of its own; `spread` is an exercise of notebook 09."""
+    given = new_code_cell("def spread(sizes, rank):\n    return sizes[rank]")
+    answer = new_code_cell("def sizes_by_speed(n, speeds):\n    return spread(speeds, n)")
+    text = copies.answer_with_helpers("sizes_by_speed", [given, answer], set())
+    assert given.source in text
+    assert catalogue.find("spread").text not in text
+
+
+def test_an_exercise_of_the_notebook_that_is_not_solved_is_its_reference_for_the_others() -> None:
+    wrong = new_code_cell("def places(nodes):\n    return []")
+    answer = new_code_cell("def ring_order(nodes):\n    return places(nodes)")
+    assert wrong.source in copies.answer_with_helpers("ring_order", [wrong, answer], {"places"})
+    text = copies.answer_with_helpers("ring_order", [wrong, answer], set())
+    assert wrong.source not in text
+    assert catalogue.find("places").text in text
+
+
+def test_a_lambda_is_an_answer_and_a_helper() -> None:
+    helper = new_code_cell("%%px\nevery = lambda n: range(n)")
+    answer = new_code_cell("# mine\n%%px\nmy_items = lambda n, rank, size: list(every(n))[rank::size]")
+    check = new_code_cell("my_items = check(my_items)")
+    text = copies.answer_with_helpers("my_items", [helper, answer, check], set())
+    assert "my_items = lambda" in text
+    assert "every = lambda" in text
+    assert "check" not in text

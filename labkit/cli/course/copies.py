@@ -53,7 +53,7 @@ def answer(name: str, cells: list[Any]) -> str:
     `cells` are the code cells above the check. It is the last one that defines the function, as when the
     notebook runs from top to bottom. If none does, as after a syntax error, it is the cell of the exercise.
     """
-    defining = [cell for cell in cells if name in functions(cell.source)]
+    defining = [cell for cell in cells if defines(cell.source, name)]
     marked = [cell for cell in cells if cell.metadata.get("nbgrader", {}).get("grade_id") == name]
     return without_magic(last[-1].source)[1] if (last := defining or marked) else ""
 
@@ -66,28 +66,31 @@ def answer_with_helpers(name: str, cells: list[Any], solved: Container[str]) -> 
     """
     text = answer(name, cells)
     exercise = catalogue.find(name)
+    # A notebook may define a function that has the name of another notebook's exercise.
+    of_notebook = {each.name for each in catalogue.exercises().values() if each.notebook == exercise.notebook}
+    unsolved = {each for each in of_notebook if each not in solved}
     texts, waiting = {name: text}, [text]
     while waiting:
         for other in answers.names_used(waiting.pop(), exercise.prelude):
             if other in texts:
                 continue
-            helper = helper_text(other, cells, solved)
+            helper = helper_text(other, cells)
+            if helper and other in unsolved:
+                helper = catalogue.find(other).text
             if helper:
                 texts[other] = helper
                 waiting.append(helper)
     return "\n\n".join(texts.values())
 
 
-def helper_text(name: str, cells: list[Any], solved: Container[str]) -> str:
+def helper_text(name: str, cells: list[Any]) -> str:
     """Return the text of the last function of this name that the cells define; empty if there is none."""
-    defining = [cell for cell in cells if name in functions(cell.source)]
+    defining = [cell for cell in cells if defines(cell.source, name)]
     if not defining:
         return ""
-    if name in catalogue.exercises() and name not in solved:
-        return catalogue.find(name).text
     source = without_magic(defining[-1].source)[1]
-    node = functions(source)[name]
-    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    node = functions(source).get(name) or lambdas(source)[name]
+    first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
     return "\n".join(source.splitlines()[first - 1 : node.end_lineno])
 
 
@@ -120,6 +123,21 @@ def functions(source: str) -> dict[str, ast.FunctionDef]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: too deep for the parser
         return {}
     return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def lambdas(source: str) -> dict[str, ast.Assign]:
+    """Return the functions that a cell defines at its top level as `name = lambda …`."""
+    tree = answers.parsed(without_magic(source)[1])
+    found = {}
+    for node in tree.body if tree is not None else ():
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+            found |= {target.id: node for target in node.targets if isinstance(target, ast.Name)}
+    return found
+
+
+def defines(source: str, name: str) -> bool:
+    """Tell whether a cell defines a function of this name at its top level."""
+    return name in functions(source) or name in lambdas(source)
 
 
 def clear(notebook: Any) -> None:
