@@ -31,7 +31,7 @@ from mpiwatch.processes import LINUX, is_mpich
 START_S = 60.0  # for all ranks to start; a second on an idle machine
 EXTRA_S = 20.0  # beyond a deadline, for ranks that sleep or wait for a core
 END_S = 1.0  # from the last request until the job is ended
-STACKS_S = 5.0  # from the first rank's stack until the job is ended, for those that wait for a core
+STACKS_S = EXTRA_S  # from the first rank's stack until the job is ended, for those that wait for a core
 WRITTEN_S = 0.3  # from the last rank's
 HANG_S = 2.0  # a wait for a message this long is reported
 OUTPUT_BYTES = 1 << 20  # a job that prints more is ended

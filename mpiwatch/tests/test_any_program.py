@@ -163,6 +163,18 @@ def test_the_rank_that_ends_is_named(program: Any, tmp_path: Path, fault: str, c
         assert [rank["rank"] for rank in content["report"]["ranks"]] == [0, 1, 2]
 
 
+def test_abort_on_some_of_the_ranks_accuses_no_other_rank(program: Any, tmp_path: Path) -> None:
+    """MPICH then ends the other ranks with the same exit code, as if each had called `os._exit`."""
+    path = program(
+        "from mpi4py import MPI\ncomm = MPI.COMM_WORLD.Split(0, 0)\ncomm.Barrier()\n"
+        "if comm.rank == 1:\n    comm.Abort(9)\ncomm.Barrier()\n"
+    )
+    file = tmp_path / "report.json"
+    said = run(*LABKIT, "-n", P, "--deadline", 1, "--json", file, path, code=9)
+    assert "in the middle of its program" not in said
+    assert json.loads(file.read_text())["report"] is None
+
+
 def test_a_rank_in_a_loop_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "größe | 🙂.py"
     path.write_text(

@@ -64,6 +64,21 @@ def test_a_rank_that_does_not_return_is_a_finding(how: str, words: str) -> None:
     assert words in found.finding and "rank 1" in found.finding
 
 
+def test_a_rank_in_a_loop_is_named_also_if_it_gets_a_core_late() -> None:
+    """The rank that loops writes its stack eight seconds after the rank that waits for it."""
+    stop = "kill -STOP {os.getpid()}; sleep 12; kill -CONT {os.getpid()}"
+    loop = f"import os, subprocess; subprocess.Popen(['sh', '-c', f'{stop}'])\n        while True: pass"
+    code = f"    if comm.rank == 1:\n        {loop}\n    comm.Barrier()\n"
+    found = submit(ON_RANKS, HEAD[ON_RANKS] + code, 4)
+    assert "within 4 s" in found.finding and "rank 1 is at line 4" in found.finding
+
+
+def test_a_rank_that_aborts_accuses_no_other() -> None:
+    code = "    if comm.rank == 1:\n        comm.Abort(3)\n    comm.Barrier()\n"
+    found = submit(ON_RANKS, HEAD[ON_RANKS] + code, deadline_s=DEADLINE_S)
+    assert "it ends its process. A function returns" in found.finding
+
+
 def test_a_function_that_sleeps_too_long_is_a_finding() -> None:
     sleeps = f"    import time; time.sleep({DEADLINE_S + 5})\n"
     found = submit(ALONE, HEAD[ALONE] + sleeps + RIGHT, deadline_s=DEADLINE_S)

@@ -386,6 +386,8 @@ class Parent:
         self.slot.has_exited = 1
         if self.was_told_to_end and code < 0 and not self._report():
             self._exit(code)  # the launcher or the user has ended it, and needs no report
+        if self._was_aborted() and not self._report():
+            self._exit(code)  # the launcher ends the ranks that do not notice it
         if (code < 0 or self.slot.cell_state == CellState.RUNNING) and not self._report():
             self._report_death(code)
         if report := self._report():
@@ -400,6 +402,10 @@ class Parent:
         elif code and json_file:  # when one rank fails, the launcher kills the others
             _wait(lambda: bool(slots[0].has_left) or self._report() is not None, SHOWN_S)
         self._exit(code)
+
+    def _was_aborted(self) -> bool:
+        """Return whether a rank has called `Abort`: MPI then ends the others, and none has died by itself."""
+        return any(slot.last_words for slot in self.recorder.slots)
 
     def _report_death(self, code: int) -> None:
         """Publish that the rank has died, unless there is another report."""
