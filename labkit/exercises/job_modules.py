@@ -93,7 +93,10 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _reduced(path: Path, names: set[str]) -> ast.Module:
-    """Return the lines of a package that import these names of it; all lines if those do not suffice."""
+    """Return the lines of a package that import these names of it; all lines if those do not suffice.
+
+    Calls stay, too: by `mpiwatch.libraries.append("labkit")`, the lab's own lines stand in no finding.
+    """
     tree = ast.parse(path.read_bytes())
     package = ".".join(path.parent.relative_to(SOURCES).parts)
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module != "__future__"]
@@ -103,5 +106,11 @@ def _reduced(path: Path, names: set[str]) -> ast.Module:
         return tree
     for node in imports:
         node.names = [alias for alias in node.names if (alias.asname or alias.name) in names]
-    tree.body = [node for node in imports if node.names]
+    needed: list[ast.stmt] = [node for node in imports if node.names]
+    calls = [node for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
+    used = {name.id for call in calls for name in ast.walk(call) if isinstance(name, ast.Name)}
+    for node in tree.body:
+        if isinstance(node, ast.Import) and any(alias.name in used for alias in node.names):
+            needed.append(node)
+    tree.body = [*needed, *calls]
     return tree

@@ -143,6 +143,18 @@ def test_a_job_gets_no_module_with_references(name: str, tmp_path: Path) -> None
         assert f"def {name}(" not in path.read_text(), path
 
 
+def test_a_job_in_a_sandbox_knows_which_lines_are_the_labs(tmp_path: Path) -> None:
+    """Otherwise findings name lines of the lab, which the student has not written."""
+    exercise = catalogue.find("shift_right")
+    job_modules.copy_for_job(exercise, list(exercise.cases()), tmp_path)
+    code = "import labkit.comm, mpiwatch; print(mpiwatch.libraries, mpiwatch.wrappers)"
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(
+        command, check=False, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert done.stdout == "['mpiwatch', 'labkit'] ['mpiwatch', 'labkit.comm']\n", done.stderr
+
+
 def test_a_clone_and_a_course_stay_away_wherever_they_are(tmp_path: Path) -> None:
     packages = tmp_path / "lib/python3.13/site-packages"
     for name in ("labkit/exercises", "numpy", "labkit_of_others"):

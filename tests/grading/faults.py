@@ -224,9 +224,9 @@ def all_faulty() -> list[Faulty]:
     for name, (text, *words) in DEADLOCKS.items():
         answers.append(Faulty(name, DEADLOCK, tuple(words), text))
     for name, text in LOOPS.items():
-        answers.append(Faulty(name, LOOP, ("does not end within",), text))
+        answers.append(Faulty(name, LOOP, ("does not end within",), text.lstrip()))
     for name, text in DEATHS.items():
-        answers.append(Faulty(name, DEATH, (), text))
+        answers.append(Faulty(name, DEATH, (), text.lstrip()))
     return answers
 
 
