@@ -170,7 +170,7 @@ def test_abort_on_some_of_the_ranks_accuses_no_other_rank(program: Any, tmp_path
         "if comm.rank == 1:\n    comm.Abort(9)\ncomm.Barrier()\n"
     )
     file = tmp_path / "report.json"
-    said = run(*LABKIT, "-n", P, "--deadline", 1, "--json", file, path, code=9)
+    said = run(*WATCHED, "-n", P, "--deadline", 1, "--json", file, path, code=9)
     assert "in the middle of its program" not in said
     assert json.loads(file.read_text())["report"] is None
 
