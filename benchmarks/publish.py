@@ -14,6 +14,7 @@ import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -150,11 +151,11 @@ def draw(rows: list[Row]) -> Figure:
     for k, (suffix, label, up, line_style) in enumerate(CURVES):
         ranks, rates = points(rows, f"{suffix}/predicted")
         axes.plot(ranks, rates, line_style, color=COLOURS[k], linewidth=2, zorder=3 - k / 10)
-        place = {"xytext": (6, up), "textcoords": "offset points", "va": "center"}
+        place: dict[str, Any] = {"xytext": (6, up), "textcoords": "offset points", "va": "center"}
         axes.annotate(label, (ranks[-1], rates[-1]), color=INK, **place)
     ranks, rates = points(rows, "overlap/hosts")
     axes.plot([1, *ranks], [one, *rates], "o", color=INK, markersize=7, zorder=4)
-    below = {"xytext": (8, -14), "textcoords": "offset points"}
+    below: dict[str, Any] = {"xytext": (8, -14), "textcoords": "offset points"}
     axes.annotate("measured, 1 Gbit/s", (ranks[0], rates[0]), **below)
     axes.set(xscale="log", yscale="log", xlim=(0.9, 2200))
     axes.set_xticks(points(rows, f"{CURVES[0][0]}/predicted")[0])
@@ -166,7 +167,9 @@ def draw(rows: list[Row]) -> Figure:
 
 def write(name: str, commands: list[tuple[str, str, str]]) -> list[Row]:
     """Measure, and write the table of this page anew; return all rows that were measured."""
-    path, lines, rows = DOCS / f"{name}.md", [], []
+    path = DOCS / f"{name}.md"
+    lines: list[str] = []
+    rows: list[Row] = []
     for command in commands:
         more, measured = rows_of(*command)
         lines, rows = [*lines, *more], [*rows, *measured]
