@@ -57,6 +57,11 @@ def test_the_core_path_is_stated_in_its_notebooks() -> None:
     assert sum(minutes.values()) / 60 <= LONGEST_CORE_H
 
 
+def test_the_readme_lists_every_notebook() -> None:
+    rows = re.findall(r"^\| \[[^]]+\]\(notebooks/([^)]+)\)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert rows == [path.name for path in NOTEBOOKS]
+
+
 def test_the_numbers_of_the_guide_are_true() -> None:
     """If not: python tools/course_numbers.py."""
     assert course_numbers.with_numbers(PAGE) == PAGE

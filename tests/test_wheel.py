@@ -17,13 +17,13 @@ import pytest
 import mpiwatch
 from labkit import __version__
 from labkit.cli.course import folders
+from labkit.cli.lab import FIRST
 from labkit.exercises.exercise import ORIGINALS
 from tests.cluster.lab_session import Server
 from tests.cluster_fixtures import DEADLINE_S, World
 from tests.conftest import run_notebook, run_python
 
 ROOT = Path(__file__).parents[1]
-FIRST = "00_meet_the_cluster.ipynb"
 NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 
 

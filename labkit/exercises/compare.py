@@ -71,7 +71,8 @@ def show(value: Any) -> str:
 
 def _is_of_kind(name: str, got: Any, expected: Any) -> str:
     """Return a finding for a value whose kind differs from that of the expected value."""
-    return f"{name} is {kind(got)}, expected {kind(expected)}" + ". Is a `return` missing?" * (got is None)
+    question = ". Does every path return it?" if got is None else ""
+    return f"{name} is {kind(got)}, expected {kind(expected)}{question}"
 
 
 def _arrays(got: Any, expected: np.ndarray, tolerance: float | None, name: str) -> str | None:

@@ -95,7 +95,7 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 def _reduced(path: Path, names: set[str]) -> ast.Module:
     """Return the lines of a package that import these names of it; all lines if those do not suffice.
 
-    Calls stay, too: by `mpiwatch.libraries.append("labkit")`, the lab's own lines stand in no finding.
+    Calls stay, too: by `mpiwatch.register("labkit")`, the lab's own lines stand in no finding.
     """
     tree = ast.parse(path.read_bytes())
     package = ".".join(path.parent.relative_to(SOURCES).parts)

@@ -292,7 +292,7 @@ def end_faults(where, warned, events, code, code_of_script):
     elif "mpiexec" not in events:
         yield "the script killed mpiexec. Pass SIGUSR1 on and kill nothing: the ranks train until the limit"
     elif events.index("script") < events.index("mpiexec"):
-        why = ", after SIGUSR1, which interrupts `wait`: wait again" if warned else ": wait for it"
+        why = ", after SIGUSR1, which interrupts `wait`: go on and wait again" if warned else ": wait for it"
         yield f"{where}: the script ended before mpiexec{why}"
     elif warned and "USR1" not in events:
         yield "SIGUSR1 reached the script, and the script did not pass it on to mpiexec"

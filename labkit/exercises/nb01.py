@@ -230,11 +230,12 @@ def views(flat, shapes):
 
 def look_at_parts(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     expected, got = nn_flat.views(*case.arguments[0]), outcomes[0].result
-    is_dict = isinstance(got, dict) and "one memory" in got
+    is_dict = isinstance(got, dict) and "apart" in got
     if wrong := difference(got["parts"] if is_dict else got, expected, 0.0):
         yield wrong
-    elif not got["one memory"]:
-        yield "parts are copies, so writing to them does not reach flat: slices and reshape make views"
+    elif apart := got["apart"]:
+        names = ", ".join(map(repr, apart))
+        yield f"writing to {names} does not reach flat: a slice with reshape is a view, flat[k] is not"
 
 
 VIEWS = Exercise(
@@ -249,7 +250,7 @@ VIEWS = Exercise(
     digest=wraps.with_memory,
     look=look_at_parts,
     mistakes={
-        "… writing to them does not reach flat": {"flat[start:stop]": "np.array(flat[start:stop])"},
+        "… does not reach flat": {"flat[start:stop]": "np.array(flat[start:stop])"},
         "every part starts at entry 0; the next part starts where the last one stops": {
             "        start = stop\n": ""
         },

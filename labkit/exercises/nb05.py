@@ -141,7 +141,7 @@ def look_requests(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
         if left := outcome.result[1]["pending"]:
             yield (
                 f"rank {rank} has {counted(left, 'request')} without a Wait when the function returns: the "
-                "caller may change `array` while it is still being sent. Wait for the sends, too"
+                "array that it sends may still be under way. Wait for the sends, too"
             )
     yield from look_neighbours(case, outcomes, left_out=1)
 

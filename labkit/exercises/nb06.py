@@ -265,7 +265,7 @@ def fault_of_times(p: int, outcomes: Sequence[Outcome], turns: Sequence[list[Tur
     if not all(np.array_equal(seconds, each.result) for each in outcomes):
         yield "each rank has only the times that it measured itself; sum the matrices over the ranks"
     if np.any(seconds != seconds.T) or np.any(seconds.diagonal()):
-        yield "only pairs (a, b) with a < b have a time: enter it at [a, b] and at [b, a], and 0 at [a, a]"
+        yield "the times at [a, b] and [b, a] differ, or [a, a] is not 0: enter one time in both places"
     limits = {}
     for a, b in combinations(range(p), 2):
         slower = SLOWER if SLOW_RANK[p] in (a, b) else 1
@@ -305,7 +305,7 @@ TIME_PAIRS = Exercise(
         "… each time is there twice": {
             "comm.Send(buffer, a)": f"comm.Send(buffer, a)\n                {NOTE_THE_TIME}"
         },
-        "… only pairs (a, b) with a < b": {"seconds[b, a] = ": ""},
+        "… enter one time in both places": {"seconds[b, a] = ": ""},
         "… this is the mean over the ranks": {"(seconds)": "(seconds) / comm.size"},
         "… no barrier separates": {"            comm.Barrier()  # the others are silent\n": ""},
         "… their messages took": {  # the time that the ranks before it take counts, too

@@ -103,7 +103,7 @@ exit $?
 def look_at_the_script(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     script = outcomes[0].result
     if not isinstance(script, str):
-        yield f"expected the text of a script, got {type(script).__name__}. Is a `return` missing?"
+        yield f"expected the text of a script, got {type(script).__name__}. Does every path return it?"
     yield from option_faults(script)
     yield from run_faults(script)
 
@@ -116,13 +116,13 @@ JOB_SCRIPT = Exercise(
         "… OMP_NUM_THREADS is not 1": {"export OMP_NUM_THREADS=1 ": "export "},
         "… did not pass it on": {"trap 'kill -USR1 $ranks' USR1": "trap 'true' USR1"},
         "… does not catch SIGUSR1": {"trap 'kill -USR1 $ranks' USR1\n": ""},
-        "… which interrupts `wait`: wait again": {
+        "… which interrupts `wait`: go on and wait again": {
             "while kill -0 $ranks 2>/dev/null; do  # as long as mpiexec runs\n    wait $ranks\ndone\n": ""
         },
         "… the script killed mpiexec": {"kill -USR1 $ranks'": "kill -USR1 $ranks; sleep 60; kill -9 $ranks'"},
         "… , the script with 0": {"exit $?": "exit 0"},
         "… labkit train --resume": {"(--resume": "(--out"},
-        "… Is a `return` missing?": {'return """': 'text = """'},
+        "… Does every path return it?": {'return """': 'text = """'},
     },
     look=look_at_the_script,
     deadline_s=60.0,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from numbers import Number
@@ -352,11 +353,13 @@ def rounds_as_list(rounds: Any) -> Any:
 
 
 def with_memory(result: Any) -> Any:
-    """Return the parts, and whether all have one memory; anything but a dict as it is."""
+    """Return the parts, and the names of those that lie apart from the rest; else the result."""
     if not isinstance(result, dict):
         return result
-    roots = {id(_root(part)) for part in result.values()}
-    return {"parts": {name: np.array(part) for name, part in result.items()}, "one memory": len(roots) == 1}
+    roots = {name: id(_root(part)) for name, part in result.items()}
+    (common, count), *_ = Counter(roots.values()).most_common(1)
+    apart = [name for name, root in roots.items() if root != common or count == 1 < len(roots)]
+    return {"parts": {name: np.array(part) for name, part in result.items()}, "apart": apart}
 
 
 def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:

@@ -137,38 +137,40 @@ FUNCTION = """def f(*_):
 """
 IMPORTS = "from mpi4py import MPI\nimport ctypes\nx = np.ones(4)\n"
 WINDOW = "MPI.Win.Allocate(8, comm=comm)"
-GROUP = "MPI.Intracomm(comm).Create_group(comm.Get_group())"  # of a communicator that is not watched
+# Where MPI may be called by one thread only, no other thread can make a call that its rank leaves.
+CANNOT_LEAVE = "%px from mpiwatch import library_calls; library_calls.leave = None"
+STUCK = "MPI.Intracomm(comm).Barrier()"  # of a communicator that is not watched
 
-# What stays inside MPI, where nothing can end it -> the cell, and a pattern of its message.
+# What stays inside MPI, where nothing can end it -> the cell, after CANNOT_LEAVE, and its message's pattern.
 STUCK_IN_MPI = {
-    "a group": (
-        f"%%px\n{IMPORTS}if rank != 2:\n    new = {GROUP}",
-        r"ranks 0, 1, 3 are in Create_group at cell line 6: `new = MPI.Intracomm",
+    "a barrier": (
+        f"%%px\n{IMPORTS}if rank != 2:\n    {STUCK}",
+        r"ranks 0, 1, 3 are in Barrier at cell line 6: `MPI.Intracomm",
     ),
     "one rank in MPI, the others in a watched call": (
-        f"%%px\n{IMPORTS}if rank == 2:\n    new = {GROUP}\ncomm.Barrier()",
-        r"rank 2 never joined collective #1 \(Barrier\)[\s\S]*it is in Create_group at cell line 6",
+        f"%%px\n{IMPORTS}if rank == 2:\n    {STUCK}\ncomm.Barrier()",
+        r"rank 2 never joined collective #1 \(Barrier\)[\s\S]*it is in Barrier at cell line 6",
     ),
     "%px": (
-        f"%px from mpi4py import MPI; new = {GROUP} if rank != 2 else 0",
-        r"ranks 0, 1, 3 are in Create_group",
+        f"%px from mpi4py import MPI; {STUCK} if rank != 2 else 0",
+        r"ranks 0, 1, 3 are in Barrier",
     ),
     "--noblock": (
-        f"code = '''{IMPORTS}if rank != 2:\n    new = {GROUP}'''\n"
+        f"code = '''{IMPORTS}if rank != 2:\n    {STUCK}'''\n"
         "get_ipython().run_cell_magic('px', '--noblock', code).get()",
-        r"ranks 0, 1, 3 are in Create_group at cell line \d",
+        r"ranks 0, 1, 3 are in Barrier at cell line \d",
     ),
     "apply_sync": (
-        f"{FUNCTION}        {GROUP}\nrc[:].apply_sync(f)",
-        r"ranks 0, 1, 3 are in Create_group at cell",
+        f"{FUNCTION}        {STUCK}\nrc[:].apply_sync(f)",
+        r"ranks 0, 1, 3 are in Barrier at cell",
     ),
     "map": (
-        f"{FUNCTION}        {GROUP}\nrc[:].map_sync(f, range(4))",
-        r"ranks 0, 1, 3 are in Create_group at cell",
+        f"{FUNCTION}        {STUCK}\nrc[:].map_sync(f, range(4))",
+        r"ranks 0, 1, 3 are in Barrier at cell",
     ),
     "execute": (
-        f"rc[:].execute('''{IMPORTS}if rank != 2:\n    new = {GROUP}''', block=False).get()",
-        r"ranks 0, 1, 3 are in Create_group at cell line 5",
+        f"rc[:].execute('''{IMPORTS}if rank != 2:\n    {STUCK}''', block=False).get()",
+        r"ranks 0, 1, 3 are in Barrier at cell line 5",
     ),
 }
 # Calls that end by themselves, so that ranks keep their variables.
@@ -199,13 +201,36 @@ WATCHED = {
         f"%%px\n{IMPORTS}raw = MPI.Intracomm(comm)\nif rank != 2:\n    raw.Barrier()",
         r"ranks 0, 1, 3 are in Barrier at cell line 7",
     ),
-    "a group": (
-        f"%%px\n{IMPORTS}if rank != 2:\n    new = comm.Create_group(comm.Get_group())",
-        r"in Recv for Create_group: no matching send from rank 2",
+    "a group of a communicator that is not watched": (
+        f"%%px\n{IMPORTS}raw = MPI.Intracomm(comm)\nif rank != 2:\n    raw.Create_group(comm.Get_group())",
+        r"ranks 0, 1, 3 are waiting in Create_group \(for rank 2\) at cell line 7",
     ),
-    "a bridge": (
-        f"%%px\n{IMPORTS}half = comm.Split(rank // 2)\nhalf.Create_intercomm(0, comm, 1 - rank // 2)",
-        r"is waiting in Recv \(from rank \d\) for Create_intercomm at cell line 6",
+    "a part of a communicator that is not watched": (
+        f"%%px\n{IMPORTS}raw = MPI.Intracomm(comm)\nif rank != 2:\n    raw.Split(rank)",
+        r"is waiting in Split: rank 2 has not called it",
+    ),
+    "a window of a communicator that is not watched": (
+        f"%%px\n{IMPORTS}raw = MPI.Intracomm(comm)\nif rank != 2:\n    MPI.Win.Allocate(8, comm=raw)",
+        r"is waiting in Win.Allocate: rank 2 has not called it",
+    ),
+    "a merger": (
+        f"%%px\n{IMPORTS}half = comm.Split(rank // 2)\n"
+        "both = half.Create_intercomm(0, comm, 2 - rank // 2 * 2)\n"
+        "if rank != 2:\n    both.Merge()",
+        r"is waiting in Merge: rank 2 has not called it",
+    ),
+    "processes that only some ranks start": (
+        f"%%px\n{IMPORTS}if rank != 2:\n    comm.Spawn('true')",
+        r"is waiting in Spawn: rank 2 has not called it",
+    ),
+    "Idup": (
+        f"%%px\n{IMPORTS}raw = MPI.Intracomm(comm)\nif rank != 2:\n    raw.Idup()[1].Wait()",
+        r"ranks 0, 1, 3 are waiting for a request at cell line 7",
+    ),
+    "a buffer of Bsend": (
+        f"%%px\n{IMPORTS}MPI.Attach_buffer(np.empty(2**23, 'b'))\nif rank == 0:\n"
+        "    comm.Bsend(np.zeros(2**22, 'b'), 1)\n    MPI.Detach_buffer()",
+        r"rank 0 is in Detach_buffer at cell line 8",
     ),
     "a fence in a function": (
         f"%px from mpi4py import MPI; w = {WINDOW}\n{FUNCTION}        w.Fence()\nrc[:].apply_sync(f)",

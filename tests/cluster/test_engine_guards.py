@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -35,11 +36,17 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
 
 
 @pytest.mark.parametrize("call", ENDS)
-def test_a_call_that_ends_a_rank_is_named_and_no_output_is_lost(shared: Kernel, call: str) -> None:
+def test_a_call_that_ends_a_rank_is_named_and_no_output_is_lost(
+    shared: Kernel, tmp_path: Path, call: str
+) -> None:
+    """MPICH's Abort once returned, and the cell ended well on all ranks before the launcher ended them."""
     assert "3 ranks" in shared.run("rc = connect(3, deadline_s=2)")
+    after = tmp_path / "after"
     said = shared.run(
-        f"%%px\nimport os, signal\nprint('printed by', rank)\nif rank == 1:\n    {call}\ncomm.Barrier()"
+        f"%%px\nimport os, signal\nprint('printed by', rank)\nif rank == 1:\n    {call}\n"
+        f"    open('{after}', 'w').close()\ncomm.Barrier()"
     )
+    assert not after.exists()
     assert re.search(ENDS[call], said) and "run the cell with `connect()` again" in said.lower(), said
     assert [f"printed by {rank}" in said for rank in range(3)] == [True] * 3, said
 

@@ -15,10 +15,11 @@ import pytest
 from mpi4py import MPI
 
 from tests.cluster.hang_cases import (
-    GROUP,
+    CANNOT_LEAVE,
     HANGS,
     POLLS_BETWEEN,
     SCHEDULE,
+    STUCK,
     STUCK_IN_MPI,
     WATCHED,
     WINDOW,
@@ -71,6 +72,7 @@ def test_a_hang_ends_the_cell_with_a_report_that_names_the_rank(shared: Kernel, 
 @pytest.mark.parametrize("what", [each if each == "apply_sync" else thorough(each) for each in STUCK_IN_MPI])
 def test_ranks_stuck_in_mpi_end_with_a_report_and_new_ones_work(shared: Kernel, what: str) -> None:
     cell, expected = STUCK_IN_MPI[what]
+    shared.run(CANNOT_LEAVE)
     said = shared.run(cell)
     assert said.count("HangError") == 1 and re.search(expected, said), said
     assert "could not leave MPI: the engines were ended" in said, said
@@ -78,7 +80,10 @@ def test_ranks_stuck_in_mpi_end_with_a_report_and_new_ones_work(shared: Kernel, 
     recover(shared)
 
 
-@pytest.mark.parametrize("what", [each if each == "COMM_WORLD" else thorough(each) for each in WATCHED])
+BY_DEFAULT = "COMM_WORLD", "a part of a communicator that is not watched"
+
+
+@pytest.mark.parametrize("what", [each if each in BY_DEFAULT else thorough(each) for each in WATCHED])
 def test_ranks_that_raise_keep_their_variables(shared: Kernel, what: str) -> None:
     cell, expected = WATCHED[what]
     shared.run("%px kept = 4")
@@ -86,6 +91,35 @@ def test_ranks_that_raise_keep_their_variables(shared: Kernel, what: str) -> Non
     assert said.count("HangError") == 1 and re.search(expected, said), said
     shared.run(CONNECT)
     assert numbers(shared.run("%px print(comm.bcast(kept))")) == "4\n" * 4
+
+
+def test_several_hangs_of_calls_that_only_some_ranks_make_leave_the_session_intact(shared: Kernel) -> None:
+    """With Open MPI, messages of the first meeting once reached what renews the communicators."""
+    shared.run("%px kept = 4")
+    for _ in range(3):
+        said = shared.run("%%px\nif rank != 2:\n    comm.Create_group(comm.Get_group())")
+        assert "is waiting in Create_group: rank 2 has not called it" in said, said
+        assert numbers(shared.run("%px print(comm.bcast(kept))")) == "4\n" * 4
+
+
+# A call that waits for another program; MPICH waits there with a lock that every other call needs.
+FOR_OTHERS = {
+    "Accept": "MPI.COMM_SELF.Accept(MPI.Open_port())",
+    "Spawn": "MPI.COMM_SELF.Spawn('true')",
+}
+
+
+@pytest.mark.parametrize("call", ["Accept", thorough("Spawn")])
+def test_a_rank_that_waits_for_another_program(shared: Kernel, call: str) -> None:
+    shared.run("%px kept = 4")
+    said = shared.run(f"%%px\nfrom mpi4py import MPI\nif rank == 3:\n    {FOR_OTHERS[call]}\ncomm.Barrier()")
+    assert re.search(rf"it is in {call} at cell line 4[\s\S]*{call} on rank 3 ends when", said), said
+    if MPI.get_vendor()[0] == "Open MPI":
+        assert "connect(restart=True)" in said and "engines were ended" not in said, said
+        assert numbers(shared.run("%px print(comm.bcast(kept))")) == "4\n" * 4
+    else:
+        assert "rank 3 could not leave MPI: the engines were ended" in said, said
+    recover(shared)
 
 
 def test_autopx(shared: Kernel) -> None:
@@ -153,8 +187,8 @@ def test_a_rank_that_starts_the_cell_after_the_others_disagree(shared: Kernel) -
             r"rank 2 has returned from the cell)\s+){2,4}",
         ),
         (
-            f"from mpi4py import MPI\nopen(mark, 'w').close()\nif rank != 2:\n    new = {GROUP}",
-            r"were stopped:\s+((ranks? [013, ]+ (is|are) (in Create_group )?at cell line 6: `new = .*`|"
+            f"from mpi4py import MPI\nopen(mark, 'w').close()\nif rank != 2:\n    {STUCK}",
+            r"were stopped:\s+((ranks? [013, ]+ (is|are) (in Barrier )?at cell line 6: `MPI.*`|"
             r"rank 2 has returned from the cell)\s+){2,4}ranks 0, 1, 3 did not respond",
         ),
         (
@@ -167,13 +201,15 @@ def test_the_stop_button_ends_the_cell_and_shows_where_the_ranks_were(
     shared: Kernel, tmp_path: Path, cell: str, expected: str
 ) -> None:
     shared.run("%px comm.deadline_s = 60")
+    if STUCK in cell:
+        shared.run(CANNOT_LEAVE)
     message = shared.start(f"%%px\nmark = f'{tmp_path}/{{rank}}'\n{cell}")
     wait_until(lambda: len(os.listdir(tmp_path)) == 4, "all ranks in the cell")
     shared.manager.interrupt_kernel()
     said = shared.finish(message)
     assert "KeyboardInterrupt: the cell was stopped" in said
     assert re.search(expected, said), said
-    assert ("engines were ended" in said) == (GROUP in cell)
+    assert ("engines were ended" in said) == (STUCK in cell)
     recover(shared)
 
 

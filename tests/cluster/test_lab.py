@@ -18,7 +18,7 @@ import pexpect
 import pytest
 
 from labkit.cli import lab as lab_command
-from labkit.cli.lab import JupyterLab, command, transport
+from labkit.cli.lab import FIRST, JupyterLab, command, transport
 from labkit.cluster import PROFILE, RANKS
 from labkit.exercises.exercise import ORIGINALS
 from tests.cluster.lab_session import Server, ServerKernel
@@ -26,7 +26,6 @@ from tests.cluster_fixtures import DEADLINE_S, World, wait_until
 
 pytestmark = pytest.mark.clusters
 
-FIRST = "00_meet_the_cluster.ipynb"
 COMMAND = [sys.executable, "-m", "labkit", "lab", "-n", "2"]
 TERMINAL = """\
 my-notebooks: your own copies of the notebooks

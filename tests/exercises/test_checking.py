@@ -46,9 +46,9 @@ def judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
 def test_a_correct_function_is_returned_and_a_wrong_one_replaced_by_the_reference(
     judged: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    judged(Verdict(False, "it is None. Is a `return` missing?", 6))
+    judged(Verdict(False, "it is None. Does every path return it?", 6))
     checking.check(linear_backward)
-    assert "missing? The notebook uses" in capsys.readouterr().out
+    assert "return it? The notebook\nuses" in capsys.readouterr().out
     judged(Verdict(False, "with N = 1: db is wrong", 6, printed="a\na\n\nb\n"))
     assert is_reference(checking.check(linear_backward), catalogue.find("linear_backward"))
     assert capsys.readouterr().out == (

@@ -30,7 +30,7 @@ def with_value(place: tuple[int, ...], value: float) -> np.ndarray:
         (A, F32, "has dtype float64, expected float32"),
         (A.T, A, "has shape (3, 2), expected (2, 3)"),
         (A.tolist(), A, "is a list of 2 values, expected an array of shape (2, 3), float64"),
-        (None, A, "Is a `return` missing?"),
+        (None, A, "Does every path return it?"),
         (None, 1.5, "is None, expected a float"),
         ((A, A), (A, A, A), "has 2 values, expected 3"),
         ((A, A + 1), (A, A), "result[1][0, 0] is 1, expected 0"),

@@ -147,7 +147,7 @@ def test_a_job_in_a_sandbox_knows_which_lines_are_the_labs(tmp_path: Path) -> No
     """Otherwise findings name lines of the lab, which the student has not written."""
     exercise = catalogue.find("shift_right")
     job_modules.copy_for_job(exercise, list(exercise.cases()), tmp_path)
-    code = "import labkit.comm, mpiwatch; print(mpiwatch.libraries, mpiwatch.wrappers)"
+    code = "import labkit.comm; from mpiwatch.packages import libraries, wrappers; print(libraries, wrappers)"
     command = [sys.executable, "-P", "-c", code]
     done = subprocess.run(
         command, check=False, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True

@@ -64,6 +64,7 @@ TEXTS: dict[str, Callable[[str], str]] = {
 # Where a transformation would not be right, and why.
 ONE_ALLREDUCE = "the task asks for one `Allreduce`"
 A_TUPLE = "the task asks for a tuple"
+NO_WAITALL = "the task says that emulated links do not know `Waitall`"
 LEFT_OUT: dict[str, dict[str, str]] = {
     "global_statistics": {"reduce and bcast arrays": ONE_ALLREDUCE},
     "ring_reduce_scatter": {"exchange in one array": "the chunks that travel at once differ in length"},
@@ -72,7 +73,8 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "persistent": "the task asks for `Send` and `Recv`: emulated links refuse persistent requests",
         "matched probe": "the task asks for `Send` and `Recv`: emulated links refuse `Mprobe`",
     },
-    "average_overlapped": {"waits by waitall": "the task says that emulated links do not know `Waitall`"},
+    "average_overlapped": {"waits by waitall": NO_WAITALL},
+    "reduce_scatter_overlapped": {"waits by waitall": NO_WAITALL},
     "predicted_bytes": {"lists for tuples": A_TUPLE},
     "spread": {"lists for tuples": "the task asks for a pair"},
     "verdicts": {"lists for tuples": A_TUPLE},

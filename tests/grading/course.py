@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,6 @@ import nbformat
 
 from labkit.cli.course import copies
 from labkit.exercises.exercise import ORIGINALS
-from tests.conftest import run_python
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 1200  # for one command on a busy machine; grading runs some ten jobs for each notebook
@@ -40,14 +40,11 @@ class Course:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        run_python("-m", "labkit", "release", "--nbgrader", folder, cwd=ROOT, timeout=LIMIT_S)
+        run_module("labkit", "release", "--nbgrader", str(folder), cwd=ROOT)
 
     def command(self, *words: str, code: int | None = 0) -> str:
         """Run a command of nbgrader in the course's folder, and return what it prints."""
-        done = run_python(
-            "-m", "nbgrader", *words, cwd=self.folder, env=ENVIRONMENT, timeout=LIMIT_S, code=code
-        )
-        return done.stdout + done.stderr
+        return run_module("nbgrader", *words, cwd=self.folder, code=code)
 
     def released(self, assignment: str) -> Any:
         """Return the notebook that students get."""
@@ -92,6 +89,22 @@ class Course:
                 )
                 for grade in submitted.grades
             }
+
+
+def run_module(*words: str, cwd: Path, code: int | None = 0) -> str:
+    """Run a module of this Python and return what it prints; its exit code must be `code`, unless None."""
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=cwd,
+        env=ENVIRONMENT,
+        timeout=LIMIT_S,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert code in (None, done.returncode), done.stdout
+    return done.stdout
 
 
 def finding_in(check: Any) -> str:

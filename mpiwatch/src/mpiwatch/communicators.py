@@ -16,6 +16,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Callable
+from os import _exit  # by its name here: engines note calls of `os._exit`
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, NoReturn
@@ -48,6 +49,7 @@ ACCESSES = (
 # If set to 1, hosts that network namespaces make on one machine share no flight recorder, like real ones.
 SEPARATE = "MPIWATCH_SEPARATE_MACHINES"
 POLL_S = 0.01
+ABORT_S = 5.0  # for the launcher to end this process after MPI_Abort
 PATIENCE = 5.0  # how many deadlines engines wait for a rank that computes
 
 
@@ -177,6 +179,9 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
             self.watch.note_last_words(f"called comm.Abort({errorcode})", sys._getframe(1))
             self.watch.end_program()  # Abort is deliberate and needs no report
         super().Abort(errorcode)
+        # MPICH's may return before its launcher has ended the ranks: nothing below this call may run.
+        sleep(ABORT_S)
+        _exit(errorcode % 256 or 1)
 
     def _before_derivation(self, method: str) -> None:
         super()._before_derivation(method)
@@ -188,7 +193,7 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
             world = MPI.COMM_WORLD.Get_group()
             members = MPI.Group.Translate_ranks(group, None, world)
             world.Free()
-            meet(renewal.private, members, name)
+            meet(renewal.for_meetings, members, name)
         return super()._derive(name, *arguments)
 
     def Create_intercomm(
@@ -198,14 +203,14 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
         self._begin(name, local_leader)
         if self._can_meet and self.rank == local_leader and 0 <= remote_leader < peer_comm.size:
             peers = world_ranks(peer_comm.Get_group())
-            meet(renewal.private, [peers[peer_comm.rank], peers[remote_leader]], name)
+            meet(renewal.for_meetings, [peers[peer_comm.rank], peers[remote_leader]], name)
         self._begin(name, local_leader)  # the leaders have met
         return super().Create_intercomm(local_leader, peer_comm, remote_leader, tag)
 
     @property
     def _can_meet(self) -> bool:
         """Whether ranks can meet before a call that only some make: in a notebook, not in a program."""
-        return self.watch is not None and renewal.private is not None
+        return self.watch is not None and renewal.for_meetings is not None
 
     def _before_schedule(self, name: str, array: np.ndarray | None) -> None:
         super()._before_schedule(name, array)

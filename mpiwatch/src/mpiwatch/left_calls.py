@@ -21,6 +21,7 @@ from typing import Any
 from mpi4py import MPI
 
 from mpiwatch import library_calls, waiting
+from mpiwatch.report import CONNECTING
 
 LOOK_S = 0.02  # between two looks whether a hang was reported
 LOWEST_PRIORITY = 19
@@ -111,3 +112,5 @@ def install() -> None:
     """Let ranks leave calls of the MPI library, if MPI may be called by several threads at once."""
     if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
         library_calls.leave = Callers().make
+        if MPI.get_vendor()[0] == "Open MPI":
+            library_calls.stays.difference_update(CONNECTING)  # MPICH waits there with its only lock

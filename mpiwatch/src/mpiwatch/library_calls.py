@@ -35,6 +35,7 @@ from mpi4py.MPI import Topocomm as RawTopocomm
 from mpi4py.MPI import Win as RawWin
 
 from mpiwatch import packages
+from mpiwatch.report import CONNECTING, MAKERS
 
 # Calls of these names return at once: non-blocking and persistent ones, and those that look something up.
 AT_ONCE = re.compile(
@@ -53,15 +54,18 @@ OF_OBJECTS = {
 # Functions of the module `mpi4py.MPI` that may wait.
 FUNCTIONS = "Finalize", "Detach_buffer", "Flush_buffer", "Publish_name", "Unpublish_name", "Lookup_name"
 
-# Calls that the main thread makes itself. They start processes, end MPI or make a communicator: as long as
-# one of these is under way, no other can be made.
-STAYS = {
-    *(*FUNCTIONS, "Spawn", "Spawn_multiple", "Accept", "Connect", "Join", "Create_group", "Merge", "Create"),
-    *("Create_from_group", "Create_intercomm", "Create_from_groups", "Dup", "Clone", "Split", "Split_type"),
-    *("Allocate", "Allocate_shared", "Create_dynamic", "Open"),  # of windows and files
+# Methods that make a communicator, a window or a file, which all its ranks call.
+MAKING = {
+    *(*MAKERS, "Sub", "Merge", "Create_group", "Create_from_group", "Create_intercomm", "Create_from_groups"),
+    *("Allocate", "Allocate_shared", "Create", "Create_dynamic", "Open"),  # of windows and files
 }
+# Calls that the main thread makes itself, because no other call of their kind can be made as long as one is
+# under way. `mpiwatch.left_calls` takes away those that the MPI library in use lets a rank leave.
+stays = {"Finalize", "Publish_name", "Unpublish_name", "Lookup_name", *MAKING, *CONNECTING}
 # Makes a call of the program so that the main thread can leave it: see `mpiwatch.left_calls`.
 leave: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
+# Waits for the other ranks before a call of MAKING or CONNECTING, if it needs it: see `mpiwatch.meeting`.
+meet: Callable[[str, Any, tuple[Any, ...], dict[str, Any]], None] | None = None
 
 # The name of a call, the object whose method it is, and whether the main thread can leave it.
 Entry = tuple[str, Any, bool]
@@ -149,8 +153,10 @@ def _noted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     def noted(*arguments: Any, **named: Any) -> Any:
         if get_ident() != main_thread.thread:
             return _replaced(call(*arguments, **named))
+        if meet is not None and (name in MAKING or name in CONNECTING):
+            meet(name, arguments[0], arguments[1:], named)
         outer = main_thread.entry
-        can_leave = leave is not None and name not in STAYS and not is_of_library(sys._getframe(1))
+        can_leave = leave is not None and name not in stays and not is_of_library(sys._getframe(1))
         main_thread.entry = name, arguments[0] if arguments else None, can_leave
         try:
             if can_leave and leave is not None:
@@ -175,7 +181,10 @@ def _starting(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def starting(*arguments: Any, **named: Any) -> Any:
-        return _replaced(call(*arguments, **named))
+        result = call(*arguments, **named)
+        if isinstance(result, tuple):  # of Idup: the communicator and the request
+            return tuple(map(_replaced, result))
+        return _replaced(result)
 
     return starting
 
@@ -231,7 +240,7 @@ def _call_of_class(kind: type, own: type, name: str) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(cls: type, *arguments: Any, **named: Any) -> Any:
         if makes:
-            _meet(makes, signature, arguments, named)
+            _meet_on_comm(makes, signature, arguments, named)
         return getattr(super(kind, cls), name)(*arguments, **named)
 
     first = inspect.Parameter("cls", inspect.Parameter.POSITIONAL_ONLY)
@@ -239,8 +248,8 @@ def _call_of_class(kind: type, own: type, name: str) -> Callable[..., Any]:
     return call
 
 
-def _meet(makes: str, signature: inspect.Signature, arguments: Any, named: Any) -> None:
-    """Wait until all ranks of a wrapped communicator make a window or open a file on it.
+def _meet_on_comm(makes: str, signature: inspect.Signature, arguments: Any, named: Any) -> None:
+    """Wait until all ranks of a communicator make a window or open a file on it.
 
     The library makes a communicator for it. As long as one rank waits there, no rank can make another.
     """
@@ -251,6 +260,8 @@ def _meet(makes: str, signature: inspect.Signature, arguments: Any, named: Any) 
     before = getattr(comm, "_before_derivation", None)
     if before is not None:
         before(makes)
+    if meet is not None:
+        meet(makes, comm, (), {})
 
 
 class NotedComm(RawComm, metaclass=LikeMpi4py):

@@ -20,7 +20,7 @@ from mpi4py import MPI
 
 from mpiwatch import snapshot, waiting
 from mpiwatch.recorder import NAME_BYTES, ORIGIN_BYTES, PURPOSE_BYTES, CellState, WaitingIn, fit
-from mpiwatch.report import ranks_phrase
+from mpiwatch.report import MEETING, ranks_phrase
 from mpiwatch.under_way import (
     NO_PEER,
     RECEIVING,
@@ -194,6 +194,7 @@ class Pending(NamedTuple):
     operation: str
     receives: list[int]
     sends: list[int]
+    is_meeting: bool = False  # whether the messages only say that a rank has come to the operation
 
     def __str__(self) -> str:
         """Return a phrase to follow "waited for"."""
@@ -227,8 +228,11 @@ def wait_for_pending(over: Over, pending: Callable[[], Pending]) -> None:
         members = world_ranks(missing.comm.Get_group())
         peers = [members[rank] for rank in (*missing.receives, *missing.sends)]
         operation = "Recv" if missing.receives or not peers else "Send"
+        purpose = missing.operation
+        if missing.is_meeting:
+            operation, purpose = missing.operation, MEETING
         peer = peers[0] if peers else -1
-        return MessageWait(watch, members, watch.deadline_s(), operation, peer, -1, missing.operation)
+        return MessageWait(watch, members, watch.deadline_s(), operation, peer, -1, purpose)
 
     wait_until(over, describe, SPIN_IN_SCHEDULE_S)
 

@@ -88,6 +88,15 @@ MAKERS = (  # of communicators
     *("Create_dist_graph", "Create_dist_graph_adjacent"),
 )
 COLLECTIVES = (*OF_ARRAYS, *OF_OBJECTS, *MAKERS, "Sub", "Free", "Disconnect")
+MEETING = "a meeting"  # the purpose of a message that says: this rank has come to a call (mpiwatch.meeting)
+# Calls that connect ranks with other processes -> what ends a wait in them.
+CONNECTING = {
+    "Spawn": "all processes that it has started have initialised MPI",
+    "Spawn_multiple": "all processes that it has started have initialised MPI",
+    "Accept": "another program connects to its port",
+    "Connect": "another program accepts at its port",
+    "Join": "the process at the other end of the socket calls Join, too",
+}
 # Non-blocking calls return requests, for which a rank can wait. Not every version of mpi4py has all of them.
 NONBLOCKING_SENDS = (
     *("Isend", "Ibsend", "Issend", "Irsend", "isend", "ibsend", "issend"),
@@ -570,6 +579,8 @@ def _unmatched(report: Report, rank: RankState) -> str:
         return waiting + (f", {_ranks_are(outside)} not." if outside else ".")
     if call == "Wait":
         return f"rank {rank.rank} is waiting for a request that does not complete."
+    if message.purpose == MEETING:
+        return f"rank {rank.rank} is waiting in {call}: {_peer(message)} has not called it."
     missing = f"receive on {_peer(message)}" if call in SENDS else f"send from {_peer(message)}"
     tag = "" if message.tag is None else f" (tag {message.tag})"
     purpose = f" for {message.purpose}" if message.purpose else ""
@@ -703,6 +714,8 @@ def _waited_for(rank: RankState, message: MessageRecord) -> str:
         return f"{own}{started}"
     if call in PROBES:
         own = "for a message"
+    if message.purpose == MEETING:
+        return f"{own} (for {_peer(message)})"
     direction = "to" if call in SENDS else "from"
     tag = "" if message.tag is None else f", tag {message.tag}"
     purpose = f" for {message.purpose}" if message.purpose else ""
@@ -779,7 +792,9 @@ def _advice_on_calls(report: Report) -> list[str]:
     slower = f"A thread stays in {calls} there and slows later MPI calls down"
     if packages.advice.end_of_call:
         slower += f"; {packages.advice.end_of_call} ends it"
+    match = "the other ranks make the matching call"
+    ends_when = " or ".join(dict.fromkeys(CONNECTING.get(rank.mpi_call, match) for rank in stuck))
     return [
-        f"{calls} on {ranks} ends when the other ranks make the matching call.",
+        f"{calls} on {ranks} ends when {ends_when}.",
         *(["The ranks are ready: fix the cell and run it again. " + slower + "."] if can_leave else []),
     ]

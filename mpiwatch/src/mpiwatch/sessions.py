@@ -107,7 +107,13 @@ def renew(world: MPI.Intracomm, because: str) -> None:
 
 
 def leave_calls_that_hang() -> None:
-    """Let another thread make the calls that cannot be ended, so that this rank goes on after a report."""
-    from mpiwatch import left_calls
+    """Let this rank go on after a report on a call that cannot be ended; `begin` comes first.
+
+    Another thread makes those calls. As long as one of some kinds is under way, no rank can make another: all
+    their ranks meet before they make one.
+    """
+    from mpiwatch import left_calls, meeting
+    from mpiwatch.renewal import renewal
 
     left_calls.install()
+    meeting.install(renewal.for_meetings)
