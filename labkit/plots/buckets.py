@@ -45,9 +45,13 @@ def gradients_over_time(layers: Sequence[str], seconds: Curve, nbytes: Curve) ->
     done = np.cumsum(sizes)
     left.step([0, *times], [0, *done], where="post", color=COLOURS[0], linewidth=2)
     left.plot(times, done, "o", color=COLOURS[0], markersize=5)
+    last_t, last_y = -np.inf, -np.inf
     for name, t, y in zip(layers, times, done, strict=True):
         # Above the point and to its left: to its right, a name would stand at the next point.
         place = {"xytext": (0, 6), "ha": "left" if t < 0.1 * times[-1] else "right"}
+        if t - last_t < 0.15 * times[-1] and y - last_y < 0.06 * done[-1]:
+            place = {"xytext": (0, -15), "ha": "center"}  # below, where no name stands
+        last_t, last_y = t, y
         left.annotate(name, (t, y), textcoords="offset points", fontsize=9, **place)
     left.set(xlabel="Time since the backward pass began (ms)", ylabel="Complete gradients (KiB)")
     left.set_ylim(0, 1.1 * done[-1])
