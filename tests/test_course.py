@@ -35,7 +35,7 @@ PARTS = [
     for plan, session in SESSIONS
     for number in session.parts
 ]
-LONGEST_CORE_H = 11
+LONGEST_CORE_H = 14.5  # by a first reading's measure
 LEAST_LEFT_MIN = 5  # of a session, for questions
 
 
@@ -49,11 +49,12 @@ def test_a_notebook_states_the_minutes_of_its_exercises(notebook: Path) -> None:
 def test_the_core_path_is_stated_in_its_notebooks() -> None:
     minutes = {number: course_numbers.core_minutes(number) for number in course_numbers.CORE}
     for notebook in NOTEBOOKS:
+        number = notebook.name.partition("_")[0]
         first = " ".join("".join(nbformat.read(notebook, as_version=4).cells[0].source).split())
-        stated = re.findall(r"(\d+) on the core path", first)
-        core = minutes.get(notebook.name.partition("_")[0])
-        shorter = core is not None and core < course_numbers.times(notebook)[0]
-        assert stated == ([str(core)] if shorter else []), (notebook.name, core)
+        assert ("on the core path" in first) == (number in minutes and course_numbers.leaves_out(number)), (
+            number
+        )
+        assert minutes.get(number, 0) <= course_numbers.times(notebook)[0]
     assert sum(minutes.values()) / 60 <= LONGEST_CORE_H
 
 

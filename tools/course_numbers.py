@@ -31,11 +31,9 @@ CODE_LINE_S = 3
 TRIES = 3  # of a check, until the function is correct
 BOARD_MIN, CLOSE_MIN = 10, 10  # for each notebook; for each session
 OPTIONAL = {"my_allreduce"}  # exercises that a notebook's minutes and points leave out
-CORE = ["00", "01", "03", "04", "05", "11"]  # the notebooks of the core path
-NOT_CORE = re.compile(
-    r"^(## .*\(|★.* · )(optional|not on the core path)\)?$", re.MULTILINE
-)  # a section, a task
-STEP_MIN = 5  # to which estimates are rounded up
+CORE = ["00", "01", "03", "04", "05", "06"]  # the notebooks of the core path; 11 can close it
+CORE_TIME = re.compile(r"(\d+) on the core path")
+NOT_CORE = re.compile(r"^(## .*\(|★.* · )not on the core path\)?$", re.MULTILINE)  # a section, a task
 
 TABLE = re.compile(r"(<!-- notebooks -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 PLAN = re.compile(r"<!-- plan (\w+): (\d+) minutes -->\n\n(.*?)\n\n<!-- end -->", re.DOTALL)
@@ -201,21 +199,15 @@ def minutes_of_notebook(number: str) -> float:
 
 
 def core_minutes(number: str) -> int:
-    """Return the minutes of a notebook on the core path: the same part of the author's as of those counted.
-
-    The core path leaves out the sections and exercises that say so. All cells run.
-    """
-    cells = _cells(number)
-    marked = [cell for cell in cells if cell.kind == "text" and NOT_CORE.search(cell.source)]
-    sections = {cell.section for cell in marked if not cell.task}
-    tasks = {cell.task for cell in marked if cell.task}
-    some = [cell for cell in cells if cell.section in sections or (cell.task and cell.task in tasks)]
-    tasks |= {cell.task for cell in some if cell.task}
-    less = sum(map(seconds_to_read, some)) / 60
-    less += sum(catalogue.find(name).heading.minutes for name in tasks - OPTIONAL)
+    """Return the minutes of a notebook on the core path, as its first cell states them if they are fewer."""
     (path,) = ROOT.glob(f"notebooks/{number}_*.ipynb")
-    counted = minutes_of_notebook(number)
-    return STEP_MIN * math.ceil(times(path)[0] * (counted - less) / counted / STEP_MIN)
+    stated = CORE_TIME.search(_first_cell(path))
+    return int(stated[1]) if stated else times(path)[0]
+
+
+def leaves_out(number: str) -> bool:
+    """Tell whether the core path leaves out sections or exercises of a notebook, which say so themselves."""
+    return any(cell.kind == "text" and NOT_CORE.search(cell.source) for cell in _cells(number))
 
 
 def up_to(number: str, sections: list[str]) -> list[Cell]:
@@ -240,14 +232,17 @@ def seconds_to_read(cell: Cell) -> float:
 
 def times(notebook: Path) -> tuple[int, int, int]:
     """Return the minutes, those for the exercises, and the exercises that a notebook's first cell states."""
-    first = "".join(json.loads(notebook.read_text())["cells"][0]["source"])
-    found = TIME.search(" ".join(first.split()))
+    found = TIME.search(_first_cell(notebook))
     if not found:
         raise ValueError(
             f"{notebook.name}: the first cell needs 'Time: about N minutes, N of them for the … exercises'"
         )
     count = found["count"] or 0  # a notebook without exercises names none
     return int(found["all"]), int(found["part"] or 0), NUMBERS.get(count) or int(count)
+
+
+def _first_cell(notebook: Path) -> str:
+    return " ".join("".join(json.loads(notebook.read_text())["cells"][0]["source"]).split())
 
 
 def of_catalogue(number: str) -> tuple[int, int, int]:

@@ -25,7 +25,7 @@ from types import FunctionType
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
-from labkit import forking
+from labkit import forking, reports
 from labkit.children import end, start_child
 from labkit.cluster.adapter.functions import is_own_object
 from labkit.exercises import answers, catalogue, record
@@ -181,13 +181,16 @@ def answer(
     model = catalogue.questions()[name]
     of_evidence, own = model.partition(":")[0], verdict.strip(" :,.").lower()
     is_hypothesis, what = of_evidence in VERDICTS, "A model answer, to compare with yours"
-    given = {"one or two sentences between the quotation marks": len(text.split()) >= LEAST_WORDS}
+    least_words = 1 if "-bonus-" in name else LEAST_WORDS  # a bonus may ask for a line of code
+    given = {"one or two sentences between the quotation marks": len(text.split()) >= least_words}
     if is_hypothesis:
         text = f"{predicts.strip()} Rejected by: {rejected_by.strip()} Verdict: {own}"
-        has_number = "not printed" in rejected_by.lower() or any(map(str.isdigit, rejected_by))
+        said, letter = rejected_by.lower(), name.split("-")[1]  # "10-a-data" is about report A
+        has_number = "not printed" in said or "our run" in said or reports.prints(letter, said)
         given = {
             "predicts: the numbers that the sentence predicts": bool(predicts.strip()),
-            'rejected_by: the number that could reject it, and its value, or "not printed"': has_number,
+            f"rejected_by: the number that could reject it, and its value as report {letter.upper()} prints "
+            'it (or "not printed", or "our run")': has_number,
             f"verdict: one of {', '.join(VERDICTS)}": own in VERDICTS,
         }
     if missing := "; ".join(part for part, is_given in given.items() if not is_given):

@@ -397,5 +397,23 @@ QUESTIONS = {
     "ranks. After Allgather every rank holds every sum. Allreduce does both in one call.",
     "00-mean-of-lines": "No. A rank's line fits its own samples best. Even if all ranks have equally many "
     "samples, their inputs are spread differently, so the mean of the best lines is not the best line. A "
-    "mean of gradients at the same line counts every sample once, in every step.",
+    "mean of gradients at the same line, weighted by the ranks' numbers of samples, counts every sample "
+    "once, in every step. (Without weights it does so only if all ranks have equally many.)",
+    "00-bonus-1": "`list(range(rank, n, size))`: start at the rank and go on in steps of size. If there are "
+    "fewer items than ranks, the range of a high rank is empty by itself.",
+    "00-bonus-2": "With `Send` and `Recv` alone, some ranks must receive first: even ranks send and then "
+    "receive, odd ranks receive and then send (with an odd number of ranks, two even neighbours are left, "
+    "and the second one still gets through); or rank 0 alone receives last. With one rank, copy. `Isend`, "
+    "`Recv`, `Wait`, or `Irecv`, `Send`, `Wait` are other ways. `Sendrecv` starts the send and the receive "
+    "together and waits for both, so neither has to end before the other begins.",
+    "00-bonus-3": "Let every rank that has the array send it on. In a binomial tree, the number of ranks "
+    "that have it doubles in each round, so the last one has it after about log2(p) messages instead of "
+    "p - 1. A long array can also be cut and sent along a chain, so that all links work at once.",
+    "00-bonus-4": "The gradient is two float64 values, so 200 steps hand 200 * 16 = 3,200 bytes to MPI, "
+    "and as many samples as you like do not change that (the number of samples is a few bytes more, once). "
+    "With a million parameters it is 1.6 GB, or half of that in float32. What is sent depends on the "
+    "model, not on the data.",
+    "00-bonus-5": "Its `activity` says it in a word: RETURNED, or that it waits elsewhere. If it waits in "
+    "another collective, `calls[-1]` names that one and its line. Return a dictionary, for example "
+    '`{3: "RETURNED"}`.',
 }

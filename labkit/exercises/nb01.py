@@ -492,4 +492,28 @@ QUESTIONS = {
     "last one of each epoch, where they have 8, 8, 7 and 7 samples. The difference is small, and the loss "
     "and the accuracy are as before. You notice it only by comparing with one rank: its parameters, as the "
     "last assertions of the training cell do, or its gradient.",
+    "01-bonus-1": "Twice as many: dw = x^T dy and dx = dy w^T are matrix products of N I O multiplications "
+    "each, and the forward pass is one of them. db needs only additions. So a training step costs about "
+    "three forward passes; the first layer does not need its dx.",
+    "01-bonus-2": "Above 2 / λ, where λ is the largest eigenvalue of the matrix of second derivatives of "
+    "the loss, here of 2/N times X^T X (with a column of ones in X for the bias): 7.2, so above 0.28. The "
+    "inputs lie between 0 and 1, so a step in the direction in which all weights and the bias grow "
+    "together changes all predictions. With inputs shifted to mean 0, the largest eigenvalue is 2, the "
+    "bias's own, and the limit 1. That is one reason to normalise inputs.",
+    "01-bonus-3": "A row of dz is (p - one-hot) / N. The probabilities add up to 1, and so does the "
+    "one-hot row, so the difference adds up to 0. It must: adding the same constant to all logits of a "
+    "row changes no probability, so the loss has slope 0 in that direction.",
+    "01-bonus-4": "None is lost: a view has a stride for each dimension, and equal steps can be split into "
+    "any shape (`np.shares_memory` says so). What is lost is the contiguous buffer: mpi4py refuses such an "
+    "array, so you would copy it before each message. (Of rows that are cut out of a wider matrix the "
+    "steps are unequal, and `reshape` copies.)",
+    "01-bonus-5": "Until the backward pass, a layer keeps its input: N times as many values as it has "
+    "inputs. With 64 inputs and 64 units in both hidden layers, both keep equally much. In general the "
+    "layer with the wider input needs more, whatever its number of parameters.",
+    "01-bonus-6": "Put the number of samples behind the weighted gradient: an array of P + 1 values, "
+    "[samples * grads, samples]. One Allreduce sums both; divide the first P by the last. In float32 the "
+    "count is exact up to 2^24.",
+    "01-bonus-7": "None. Collect each step's loss times its samples, and the samples, in two arrays, and sum "
+    "them over the ranks by one all-reduce at the end of the epoch, in place of the one for the mean "
+    "loss.",
 }

@@ -510,4 +510,24 @@ QUESTIONS = {
     "them all ranks wait for the slowest. If every shard is a random sample and local batches are large, "
     "local statistics differ little from global ones; then it is not worth it, and most training uses "
     "local ones.",
+    "02-bonus-1": "When the windows become rows of a matrix: `reshape` merges dimensions that overlap in "
+    "memory, so no strides can describe the result, and NumPy copies. The product then reads the copy. "
+    "(`np.einsum` or `tensordot` on the view also copy inside.)",
+    "02-bonus-2": "For a kernel as large as the image, without padding: there is one window, the whole "
+    "image. LeNet-5's third convolution is one: 5 x 5 on 5 x 5.",
+    "02-bonus-3": "The full convolution: dy padded by k - 1 - pad on each side, with the kernel rotated "
+    "by 180 degrees and with input and output channels exchanged.",
+    "02-bonus-4": "It says which of the window's entries is the maximum: log2(k * k) bits, two for a "
+    "window of 2 x 2. `slope` holds k * k numbers: 128 bits for 2 x 2 in float32. (PyTorch keeps one "
+    "index of 64 bits.)",
+    "02-bonus-5": "The sum of squared deviations divided by M - 1 is an unbiased estimate of the variance of "
+    "the population, which the running variance stands for. In x-hat the batch itself is normalised: "
+    "dividing by M gives its entries variance 1.",
+    "02-bonus-6": "The statistics are taken over the axes (1, 2, 3) in place of (0, 2, 3), with a mean and a "
+    "variance for each sample. gamma and beta then belong to an entry (C, H, W), and only their gradients "
+    "are sums over samples. No rank needs another rank's samples.",
+    "02-bonus-7": "Each rank has count n_r, mean m_r and sum of squared deviations S_r. The mean is the "
+    "sum of n_r m_r / n, and S the sum of S_r + n_r (m_r - m)^2. With Allreduce that takes two calls, as "
+    "m must be known first; with one Allgather of (n_r, m_r, S_r) it takes one, and each rank combines "
+    "them itself.",
 }

@@ -359,4 +359,21 @@ QUESTIONS = {
     "03-skew": "No: a step's mean gradient is the mean over all samples, wherever they are. It would matter "
     "with smaller global batches whose samples depend on the shards (by label, read in order), with local "
     "SGD, with batch norm, or with unweighted means of unequal shards.",
+    "03-bonus-1": "`r * (n // size) + min(r, n % size)`: r shards of the smaller size, and one sample "
+    "more for each of the larger shards before rank r.",
+    "03-bonus-2": "After two, nearly always. An epoch leaves out n mod p samples: 2 of 1,438 on four "
+    "ranks. The next epoch has another order, and leaves out one of the same two with a probability of "
+    "about 2 * 2 / 1,438. (If p divides n, one epoch is enough.)",
+    "03-bonus-3": "Permute the samples within each pair of blocks, with a generator of [seed, epoch, "
+    "rank]. Each mini-batch then holds samples of two blocks in place of one. Far better than none, but "
+    "two neighbouring blocks in a sorted file have nearly the same labels: what mixes is the number of "
+    "blocks in the buffer.",
+    "03-bonus-4": "Rank r holds the positions r, r + p, ...; of the first m positions that is ceil((m - "
+    "r) / p), and at least 0. So bounds = np.maximum(0, -((rank - m) // size)) with m = np.minimum(batch "
+    "* np.arange(steps + 1), n).",
+    "03-bonus-5": "Of each label whose number of samples p does not divide. No scheme that uses each "
+    "sample once can avoid that: somebody must hold the samples that are left. Only repeating or leaving "
+    "out samples makes the numbers equal.",
+    "03-bonus-6": "Count pairs: np.add.at(matrix, (labels, predictions), 1), a matrix of classes x "
+    "classes, and Allreduce it. The diagonal divided by the row sums is the accuracy by label.",
 }

@@ -469,17 +469,18 @@ def average_by_gather(comm, gradients, drop):
 QUESTIONS = {
     "04-bits": "Each addition rounds, so the last bits depend on the order of additions, in which "
     "algorithms differ. Ranks that hold different bits would drift apart step by step.",
-    "04-guess": "In our table root and tree are the fastest for both sizes, although all-gather has the "
-    "fewest rounds, 2 against 4. All-gather sends 6 gradients and the others 4, which counts for 2 MiB. "
-    "With more ranks than cores, waiting for a core counts for 8 bytes; on a machine with a core for each "
-    "rank, the order may be another one.",
+    "04-guess": "If each rank had a core and a link of its own, the fewest rounds would win for 8 bytes. On "
+    "one machine, all-gather sends 6 gradients in all, the others 4, and all pass one memory: that counts "
+    "for 2 MiB. It also fills an array of p rows and adds them up in Python. With more ranks than cores (the "
+    "output says how many there are), a time is mostly the wait for a core, and the order says little.",
     "04-traffic": "With a link for each rank, root takes twice as long: with all-gather each rank sends "
-    "and receives at the same time, while rank 0 first only receives, then only sends. In our table root "
-    "is faster in every row: for 2 MiB the p(p - 1) gradients all pass one memory; for 8 B the p(p - 1) "
-    "messages and the array of p rows cost Python's time and waiting for a core.",
-    "04-model": "In our table all-gather, in every row. The model lets p messages pass at once in each "
-    "round; here they share two cores and one memory. Each rank also fills and sums an array of p gradients. "
-    "For 8 B, Python and waiting for a core count: in a tree, ranks wait for ranks that wait themselves.",
+    "and receives at the same time, while rank 0 first only receives, then only sends. On one machine it "
+    "can be the other way round (look at your table): for 2 MiB the p(p - 1) gradients all pass one "
+    "memory; for 8 B the p(p - 1) messages and the array of p rows cost Python's time and waiting for a "
+    "core.",
+    "04-model": "The last line of the output names it; mostly it is all-gather. The model lets p messages "
+    "pass at once in each round; here they share the cores and one memory. Each rank also fills and sums "
+    "an array of p gradients, for which the model has no term. For 8 B, Python's time for a call counts.",
     "04-sum": "Each step becomes 16 times as large; training will very probably diverge. On 4 ranks her "
     "effective learning rate is 4η. On 64 ranks, divide her η by 16. Better: divide the gradient by p, and "
     "set the learning rate to 4η once; then the rate does not depend on p any more. For a larger global "
@@ -493,4 +494,22 @@ QUESTIONS = {
     "04-top-k": "2 (p - 1) · 384 bytes against 4 (p - 1) / p · 19,240: equal at p = 2 · 19,240 / 384, so "
     "from about 100 ranks on. (A pair of index and value has 8 bytes, so 1 % of the entries is 2 % of the "
     "bytes.)",
+    "04-bonus-1": "Let the ranks broadcast in turn: for r in 0 ... p - 1, rank r broadcasts its weighted "
+    "gradient into a buffer, and every rank adds it to its sum. One buffer beside the sum, and all add in "
+    "the order of the ranks.",
+    "04-bonus-2": "Reproducibility: the order of arrival decides the order of additions, so the last bits "
+    "may differ from run to run. All ranks still get the same bits, because rank 0 sends them. You also "
+    "lose the check that each rank sends once: a second message of a fast rank could be taken for "
+    "another's.",
+    "04-bonus-3": "Number the ranks anew, (rank - root) % size, write the tree for these numbers, and "
+    "send to (number + root) % size.",
+    "04-bonus-4": "Rank r gets the sum of ranks 0 ... r, so the last rank has the whole sum: Scan the "
+    "weighted gradients, then Bcast from rank size - 1. It computes p sums of which you need one.",
+    "04-bonus-5": "It lowers the largest error a little, as each segment more must. Believe in a cause "
+    "only if the change-over stays when you measure again, and lies near a size that you know beforehand: "
+    "where the library stops sending early, or twice a message in the L2 cache (`lscpu`).",
+    "04-bonus-6": "Alltoall gives rank r chunk r of every worker's gradient. It sorts and averages its "
+    "chunk, and an Allgather collects the chunks: memory and work are shared, and no rank has more "
+    "traffic than another. A Scatter of equal rows sends p rows from rank 0, as a plain Bcast would; but "
+    "a Bcast may use a tree or a ring, because all ranks get the same.",
 }

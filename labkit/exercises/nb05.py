@@ -593,4 +593,18 @@ QUESTIONS = {
         "averaging gradients afterwards does not bring them together. Each rank trains a model of its own "
         "on a quarter of the images. Compare the weights of all ranks to notice it."
     ),
+    "05-bonus-1": "Start an Irecv for each half; as the first arrives, add it and send it on, while the "
+    "second is still under way. So adding overlaps with sending, and the neighbour can begin earlier. "
+    "This is what NCCL does with its segments. On the lab's links it saves little: adding is fast beside "
+    "sending, and each half has a latency of its own.",
+    "05-bonus-2": "Post Irecv for all chunks except your own, straight into their places in `array`, in "
+    "the order in which they will come; then send. No message finds its receiver unready, so none has to "
+    "wait or be buffered. You still have to wait for chunk k before you send it on.",
+    "05-bonus-5": "Leave rank 0 out of the ring: ranks 1 ... p - 1 reduce-scatter p - 1 chunks among "
+    "themselves, in p - 2 rounds. Then each sends its finished chunk to rank 0 in a reduce round, so rank "
+    "0 adds its own values on arrival: p - 1 rounds more, 2p - 3 in all.",
+    "05-bonus-7": "Combine two ideas: reduce inside each host and cross the uplink once, and keep both "
+    "directions of every link busy by cutting the array into more chunks than ranks. Look at the longest "
+    "wait that the contest prints: the rank which waits there had nothing to send, so let it start with "
+    "another chunk.",
 }

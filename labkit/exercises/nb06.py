@@ -623,9 +623,10 @@ QUESTIONS = {
     "06-thousand": "There are p(p-1)/2 pairs, but p/2 disjoint pairs can measure at once. So p-1 rounds "
     "are enough, if the pairs share no link. Or search by halves: run an all-reduce in each half of the "
     "ranks, and go on with the slow half.",
-    "06-factor-2": "All but the larger batch. Against the straggler, shards by speed and leaving out still "
-    "make the run 1.9 times as fast (2.4 times before). Leaving out gains less against the slow link, 1.5 "
-    "times instead of 3: each other rank computes p / (p - 1) times as much, and there is less to gain. "
-    "Local SGD is best there now, 2 times: it also saves transfers over the usual links. (Emulated links, "
-    "four ranks.)",
+    "06-factor-2": "Compare the two speed-ups that the cell prints. Against the slow link, leaving out "
+    "gains less than before: each other rank computes p / (p - 1) times as much, and there is less to "
+    "win. Local SGD loses less, as it also saves transfers over the usual links. Against the straggler, "
+    "shards by speed and leaving out still come near the healthy run; local SGD saves only transfers. A "
+    "larger batch helps against neither: its steps take longer by more than their number falls. (On a "
+    "busy machine, speed-ups that differ by a tenth say nothing.)",
 }

@@ -435,10 +435,11 @@ QUESTIONS = {
     "its collective, so this is a deadlock. The second graph has the same cycle, because rank 0 has arrows "
     "to ranks 1 and 2, but no deadlock: rank 0 needs one sender, and rank 2, which waits for no rank, will "
     "be it.",
-    "09-fastest": "The time is T/p + 2(p - 1)(α + βn/p). Its derivative is zero at p* = √((T - 2βn) / 2α): "
-    "for T = 33 ms, 23 ranks on the Ethernet, 122 on Piz Daint and 83 on Olivia, whose bandwidth is higher "
-    "and whose latency is, too. T is far larger than 2βn, so on Piz Daint ten times the bandwidth leaves p* "
-    "at 122, while a tenth of the latency moves it to 385, more ranks than images.",
+    "09-fastest": "The time is T/p + 2(p - 1)(α + βn/p). Its derivative is zero at p* = √((T - 2βn) / "
+    "2α). With your T, the formula gives the numbers of the last lines of the output, which were found by "
+    "trying all p. Olivia's p* lies below Piz Daint's, though its bandwidth is higher: its latency is, "
+    "too. T is far larger than 2βn, so ten times the bandwidth hardly moves p*, while a tenth of the "
+    "latency multiplies it by √10, to more ranks than images.",
     "09-leaders": "No: seven cards of each node would be idle. Reduce-scatter inside the node, then let "
     "each GPU all-reduce its chunk with the GPUs of the same local rank on other nodes, and all-gather "
     "inside the node. This is the sum in two levels of exercise 5.6.",

@@ -413,13 +413,12 @@ QUESTIONS = {
     "contribution exceeds 100 %, too, and a common step changes all gradients of b equally in both cases. "
     "The report prints no checksum of the weights and mentions no broadcast; equal checksums would leave "
     "the data. (135.7 % together show nothing: gradients that point different ways shrink the sum.)",
-    "10-a-error": "rejected: four different changes, or a sum of gradients that grows, could have "
-    "supported it. One common step changes all four gradients of b by nearly the same amount if the "
-    "inputs are distributed equally; they change by -0.0288, -0.0286, -0.0288 and -0.0278. Nor does the "
-    "step go wrong: the sum of the four shrinks from 2.01 to 1.90, so it leads downhill for all data "
-    "together. The printed 0.118 is not the global loss: for a mean squared error, rank 2's gradient of "
-    "2.13, twice its mean error, alone makes that at least 0.28. It is rank 0's, which the step towards "
-    "rank 2's data raises, as in our run.",
+    "10-a-error": "rejected: by the four changes and by the sum of the gradients. One common step changes "
+    "all four gradients of b by nearly the same amount if the inputs are distributed equally; they change "
+    "by -0.0288, -0.0286, -0.0288 and -0.0278. Nor does the step go wrong: the sum of the four shrinks "
+    "from 2.01 to 1.90, so it leads downhill for all data together. The printed 0.118 is not the global "
+    "loss: for a mean squared error, rank 2's gradient of 2.13, twice its mean error, alone makes that at "
+    "least 0.28. It is rank 0's, which the step towards rank 2's data raises, as in our run.",
     "10-a-drops": "supported: a rank whose first time is not its longest could have rejected it. On "
     "every rank the first is the longest, by a factor of 3 (rank 1) or more. The sentence names no cause, "
     "and the numbers leave it open. Report A (§4) names the setting up of communication and the initial "
@@ -427,27 +426,29 @@ QUESTIONS = {
     "0.399 s later, and the others waited, as in our run, where all is set up. Nor does setting up "
     "explain rank 1's 0.061 s in epoch 3. A barrier before the timed call would tell a wait from a slow "
     "call.",
-    "10-c-only": "rejected: losses of 2b that agree with 2a as well as those of 3 do could have "
-    "supported it. At iteration 20, 2a and 3 agree within 0.022 on every rank, while the ranks differ by "
-    "0.78: the same seed, order and updates. 2b lies 0.12 to 0.21 below 2a on every rank. Its ranks come "
-    "in the same order, so the samples are probably the same; initial weights, learning rate, or the average "
-    "itself may differ. At iteration 40 no pair passes the test: small differences have grown, "
-    "so the early iteration carries the evidence.",
+    "10-c-only": "rejected: by 2b's losses at iteration 20. There 2a and 3 agree within 0.022 on every "
+    "rank, while the ranks differ by 0.78: the same seed, order and updates. 2b lies 0.12 to 0.21 below "
+    "2a on every rank. Its ranks come in the same order, so the samples are probably the same; initial "
+    "weights, learning rate, or the average itself may differ. At iteration 40 no pair passes the test: "
+    "small differences have grown, so the early iteration carries the evidence.",
     "10-c-order": "supported: two set-ups in the other order, on any rank, could have rejected it. The "
     "slowest ranks take 2.50, 1.75, 1.51 and 1.40 s; rank 0 gives the same order, and ranks 1 to 3 of a "
     "set-up differ by a thousandth or less. So the sentence is true of these four runs. Each ran once: "
     "whether the next runs come in the same order, and why, is another question.",
-    "10-c-label": "rejected: equal times on all ranks could have supported it. Rank 0 prints 0.95 s "
+    "10-c-label": "rejected: by rank 0's time. It prints 0.95 s "
     "and the others 1.51 s. All ranks average in each iteration, so none can gain 0.56 s on the others in "
     "each of 39 iterations. Rank 0's clock must measure something else, for example without the averaging "
     "or without loading. The difference is nearly constant over 2a, 2b and 3, in seconds (0.57, 0.56, "
     "0.52) and as a ratio (0.67, 0.63, 0.63), so the numbers do not say what.",
-    "10-d-similar": "supported: intervals that do not overlap could have rejected it. They overlap, so "
-    "171 and 195 wrong images are similar. But the sentence says little: on two ranks there is one "
-    "addition, and a + b has the same bits in either order. Two correct programs with equal weights and "
-    "samples agree exactly; these print 0.074 and 0.080 at iteration 880. So the seed, the order or the "
-    "arithmetic differed, and the comparison, of times, too, is not one of the methods alone.",
-    "10-e-ring": "rejected: two curves under equal settings could have supported it. A correct ring "
+    "10-d-similar": "undecided: the number of images that one model gets right and the other wrong could "
+    "have rejected it; it is not printed. The two intervals overlap, but both models saw the same test "
+    "images, so that shows nothing: with 24 such images z is 4.9, with 366 it is 1.3. Nor does the report "
+    "say what 'similar' means. If it means a quarter of a percent, 24 of 10,000 images are similar; then "
+    "say so before you count. And on two ranks there is one addition, and a + b has the same bits in "
+    "either order. Two correct programs with equal weights and samples agree exactly; these print 0.074 "
+    "and 0.080 at iteration 880. So the seed, the order or the arithmetic differed, and the comparison, "
+    "of times, too, is not one of the methods alone.",
+    "10-e-ring": "rejected: by the last losses of our two runs under equal settings. A correct ring "
     "leaves the mean that the all-reduce leaves, and our two runs end with the same loss, to rounding. "
     "The sentence is right about the two printed curves. So something else than the algorithm differs "
     "between the parts, or one of them does not average correctly.",
@@ -461,9 +462,10 @@ QUESTIONS = {
     "update, part b before it.",
     "10-e-time": "undecided: one run each says nothing about how times vary. Look at the last lines of "
     "our cell: if single runs of one program often differ by several percent, one pair that differs by 8 "
-    "% is no evidence. Interleaved runs would decide if the interval of ring / mpi lay wholly outside "
-    "that of mpi again / mpi; if the two overlap, one program may differ from itself by as much. Our "
-    "times are of our ring on our machine.",
+    "% is no evidence. Interleaved runs decide if the interval of ring / mpi excludes 1 while that of mpi "
+    "again / mpi contains it. If the A/A test excludes 1, too, the machine changed meanwhile: measure "
+    "again. Our times are of our ring on our machine. (We time the programs in turn, so the runs are "
+    "pairs; resampling pairs would also remove what both share.)",
     "10-misleading": "For example: 'Rank 4 spends a third of its time on synchronisation, rank 0 four "
     "fifths. Rank 4 has the better connection.' The numbers may be true and all others stated. Ask: how "
     "long does each rank compute? Rank 4 has the largest shard, so it waits least. A checklist names the "

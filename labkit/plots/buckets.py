@@ -45,13 +45,13 @@ def gradients_over_time(layers: Sequence[str], seconds: Curve, nbytes: Curve) ->
     done = np.cumsum(sizes)
     left.step([0, *times], [0, *done], where="post", color=COLOURS[0], linewidth=2)
     left.plot(times, done, "o", color=COLOURS[0], markersize=5)
-    last = (-np.inf, -np.inf)
+    last_t, last_y = -np.inf, -np.inf
     for name, t, y in zip(layers, times, done, strict=True):
-        is_close = t - last[0] < 0.12 * times[-1] and y - last[1] < 0.06 * done[-1]
-        last = (t, y)
-        place = (
-            {"xytext": (0, 5), "ha": "center"} if is_close or t < 0.01 * times[-1] else {"xytext": (4, -12)}
-        )
+        # Above the point and to its left: to its right, a name would stand at the next point.
+        place = {"xytext": (0, 6), "ha": "left" if t < 0.1 * times[-1] else "right"}
+        if t - last_t < 0.15 * times[-1] and y - last_y < 0.06 * done[-1]:
+            place = {"xytext": (0, -15), "ha": "center"}  # below, where no name stands
+        last_t, last_y = t, y
         left.annotate(name, (t, y), textcoords="offset points", fontsize=9, **place)
     left.set(xlabel="Time since the backward pass began (ms)", ylabel="Complete gradients (KiB)")
     left.set_ylim(0, 1.1 * done[-1])
@@ -137,12 +137,12 @@ def _draw_step(axes: Axes, step: DrawnStep, names: Sequence[str], longest: float
 
 
 def memory_over_step(steps: Mapping[str, tuple[Curve, Curve, float, float]]) -> Figure:
-    """Return the memory in a step over time: a panel for each way to train, with its peak.
+    """Return the memory in a step over time: a panel for each way to train, on the same axes, with its peak.
 
     Each has two arrays (n,), times since the step began (s) and the most bytes per parameter since the time
     before, and when its forward pass and its backward pass ended. The backward pass is shaded.
     """
-    figure, each = panels((9.5, 3.2), columns=len(steps), sharey=True)
+    figure, each = panels((9.5, 3.2), columns=len(steps), sharex=True, sharey=True)
     for k, (axes, name) in enumerate(zip(each, steps, strict=True)):
         seconds, nbytes, forward_s, backward_s = steps[name]
         times = 1e3 * np.asarray(seconds)
@@ -161,26 +161,39 @@ def exposed_by_bucket_size(
 ) -> Figure:
     """Return what averaging adds to a step against the bucket size: the cost model's curve, measured points.
 
-    The sizes around the best one are marked. Shapes: kib, model_ms (n,); measured_kib, measured_ms (k,).
+    All sizes for which the model is near its best are marked. Shapes: kib, model_ms (n,); measured_kib,
+    measured_ms (k,).
     `whole_ms` is what the model adds without overlap.
     """
     figure, axes = one_panel((7.5, 4.2), "Bucket size (KiB)", "Added to the passes (ms)")
     axes.plot(kib, model_ms, color=COLOURS[0], label="cost model")
     axes.plot(measured_kib, measured_ms, "o", color=COLOURS[1], markeredgecolor=INK, label="measured")
     axes.axhline(whole_ms, color=INK, linewidth=1, linestyle=":", label="no overlap")
-    low = high = int(np.argmin(model_ms))
     good = np.asarray(model_ms) <= 1.25 * min(model_ms)
-    while low > 0 and good[low - 1]:
-        low -= 1
-    while high < len(kib) - 1 and good[high + 1]:
-        high += 1
-    within = f"model at most 25 % above its best:\n{kib[low]:.0f} to {kib[high]:.0f} KiB"
-    axes.axvspan(kib[low], kib[high], color=COLOURS[2], alpha=0.2, linewidth=0, zorder=0, label=within)
+    ranges = "\n".join(f"{kib[first]:.0f} to {kib[last]:.0f} KiB" for first, last in _runs(good))
+    axes.fill_between(
+        kib,
+        0,
+        1,
+        where=good,
+        transform=axes.get_xaxis_transform(),
+        color=COLOURS[2],
+        alpha=0.2,
+        linewidth=0,
+        zorder=0,
+        label=f"model at most 25 % above its best:\n{ranges}",
+    )
     axes.set_xscale("log", base=2)
     plain_numbers(axes.xaxis)
     axes.set_ylim(0, None)
     axes.legend(frameon=False)
     return figure
+
+
+def _runs(flags: Curve) -> list[tuple[int, int]]:
+    """Return the first and the last index of each unbroken run of true values."""
+    places = np.flatnonzero(flags)
+    return [(int(run[0]), int(run[-1])) for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)]
 
 
 def hidden_by_ratio(ratios: Curve, hidden: Curve) -> Figure:

@@ -90,6 +90,9 @@ def time_by_size(
         if name in seconds:
             axes.plot(sizes, seconds[name], **style | ({"marker": ""} if measured else {}))
         handles.append(Line2D([], [], **style, label=name))  # of a curve and its points
+    if measured and seconds:
+        handles.append(Line2D([], [], color=INK, label="line: predicted"))
+        handles.append(Line2D([], [], color=INK, linestyle="", marker="o", label="marker: measured"))
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda nbytes, _: approx_size(nbytes)))

@@ -6,6 +6,7 @@ figures/SOURCES.md says where each figure comes from. A generated report has a p
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,9 @@ import numpy as np
 from labkit.reports.generated import KINDS, Unseen, unseen
 
 FOLDER = Path(__file__).with_name("figures")
+NOT_MEASURED = {"rank", "epoch", "iteration", "set_up", "algorithm", "place"}  # columns that only name a row
+TEST_IMAGES = 10_000  # of reports C and D
+LEAST_DIGITS = 2  # of a number that tells something: ranks and epochs have one
 TABLES = tuple(sorted(path.stem for path in FOLDER.glob("*.csv")))
 
 
@@ -29,6 +33,27 @@ def read(table: str, **where: object) -> dict[str, np.ndarray]:
     columns = {name: _array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
     wanted = [all(columns[name][i] == value for name, value in where.items()) for i in range(len(rows))]
     return {name: column[wanted] for name, column in columns.items()}
+
+
+def prints(report: str, text: str) -> bool:
+    """Tell whether a text holds a number that a report prints: to the digits given, without its sign.
+
+    `report` is its letter, such as "a". Of test images, also the wrong ones and the percentage count.
+    """
+    values = []
+    for table in TABLES:
+        if table.startswith(f"{report}_"):
+            for name, column in read(table).items():
+                if name not in NOT_MEASURED:
+                    values += column[np.isfinite(column)].tolist()
+                if name == "test_correct":
+                    values += (TEST_IMAGES - column).tolist() + (column / (TEST_IMAGES / 100)).tolist()
+    numbers = re.findall(r"\d+(?:\.\d+)?", text)
+    return any(
+        sum(map(str.isdigit, number)) >= LEAST_DIGITS
+        and any(f"{abs(value):.{len(number.partition('.')[2])}f}" == number for value in values)
+        for number in numbers
+    )
 
 
 def checklist() -> str:

@@ -6,6 +6,7 @@ import ast
 import copy
 import inspect
 import pickle
+import re
 from pathlib import Path
 
 import nbformat
@@ -38,11 +39,39 @@ def test_every_question_has_one_empty_answer_and_a_model_answer() -> None:
     code = (cell.source for notebook in NOTEBOOKS.values() for cell in notebook.cells)
     calls = (call for text in code if text.startswith("answer(") for call in ast.parse(text).body)
     asked = {call.value.args[0].value: call.value for call in calls}
-    assert sorted(asked) == sorted(catalogue.questions())
-    for name, model in catalogue.questions().items():
+    questions = {name: model for name, model in catalogue.questions().items() if "-bonus-" not in name}
+    assert sorted(asked) == sorted(questions)
+    for name, model in questions.items():
         fields = [*asked[name].args[1:], *(each.value for each in asked[name].keywords)]
         assert {field.value.strip() for field in fields} == {""}
         assert bool(asked[name].keywords) == (model.partition(":")[0] in checking.VERDICTS)
+
+
+def test_every_bonus_says_how_its_answer_opens_and_has_one() -> None:
+    named = []
+    for number, notebook in NOTEBOOKS.items():
+        for cell in notebook.cells:
+            exercise = re.search(r"^### Exercise \d+\.(\d+) ", cell.source, re.MULTILINE)
+            for bonus in re.findall(r"^\*\*Bonus\.\*\* (?:.+\n?)+", cell.source, re.MULTILINE):
+                assert exercise, f"{number}: a bonus without an exercise: {bonus}"
+                name = f"{number}-bonus-{exercise[1]}"
+                assert f'answer("{name}", "your answer")' in bonus
+                named.append(name)
+    assert sorted(named) == sorted(name for name in catalogue.questions() if "-bonus-" in name)
+
+
+def test_every_exercise_states_difficulty_importance_and_minutes() -> None:
+    """Notebook 00 explains this line, once for all."""
+    line = re.compile(
+        r"^### Exercise \S+ · .+\n([★☆]{5}) · importance ([●○]{5}) · \d+ minutes( · .+)?$", re.MULTILINE
+    )
+    for number, notebook in NOTEBOOKS.items():
+        text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+        assert len(line.findall(text)) == text.count("\n### Exercise ") + text.startswith("### Exercise "), (
+            number
+        )
+        for stars, dots, _ in line.findall(text):
+            assert "☆★" not in stars and "○●" not in dots
 
 
 @pytest.mark.parametrize("pair", [pair for _, pair in PAIRS], ids=lambda pair: pair.name)

@@ -141,10 +141,12 @@ def test_a_hypothesis_needs_three_fields_and_a_second_attempt_if_its_verdict_is_
     for predicts, rejected_by, verdict, begins in (
         ("", "1", "rejected", "Write predicts: "),
         ("a", "the loss", "rejected", "Write rejected_by: "),
-        ("a", "1", "yes", "Write verdict: "),
+        ("a", "blah 1", "rejected", "Write rejected_by: "),
+        ("a", "12.3456", "rejected", "Write rejected_by: "),
+        ("a", "2.134", "yes", "Write verdict: "),
         ("a", "Not printed", "supported", "Your verdict, supported, is not ours. Ours opens at your next"),
-        ("a", "1", "undecided", "Your verdict, undecided, is not ours. Ours: rejected: "),
-        ("a", "1", "Rejected.", "Your verdict, rejected, is also ours. Ours: rejected: "),
+        ("a", "our run", "undecided", "Your verdict, undecided, is not ours. Ours: rejected: "),
+        ("a", "-0.3584", "Rejected.", "Your verdict, rejected, is also ours. Ours: rejected: "),
     ):
         checking.answer("10-a-error", predicts=predicts, rejected_by=rejected_by, verdict=verdict)
         assert " ".join(capsys.readouterr().out.split()).startswith(begins)

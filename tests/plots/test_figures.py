@@ -96,7 +96,7 @@ def test_the_memory_of_a_step_is_drawn_over_time_with_its_peak() -> None:
     (shaded,) = (patch.get_extents() for patch in plain.patches)
     ends = plain.transData.inverted().transform([(shaded.x0, 0), (shaded.x1, 0)])[:, 0]
     np.testing.assert_allclose(ends, [100, 150])
-    assert plain.get_ylim() == other.get_ylim()
+    assert plain.get_ylim() == other.get_ylim() and plain.get_xlim() == other.get_xlim()
 
 
 def test_a_step_shows_layers_buckets_and_what_is_exposed() -> None:
@@ -116,13 +116,14 @@ def test_a_step_shows_layers_buckets_and_what_is_exposed() -> None:
     assert not {to_hex(bar.get_facecolor()[0]).upper() for bar in overlapped.collections} & set(COLOURS[:5])
 
 
-def test_the_bucket_sizes_around_the_best_are_marked() -> None:
+def test_all_bucket_sizes_near_the_best_are_marked() -> None:
     kib, model_ms = [8, 16, 64, 256, 512, 1024], [9, 3.6, 3, 3.7, 6, 3.5]
     (axes,) = buckets.exposed_by_bucket_size(kib, model_ms, [64], [4], 10).axes
-    (marked,) = (patch.get_extents() for patch in axes.patches)
-    ends = axes.transData.inverted().transform([(marked.x0, 0), (marked.x1, 0)])[:, 0]
-    np.testing.assert_allclose(ends, [16, 256])
-    assert any("16 to 256 KiB" in text.get_text() for text in axes.get_legend().get_texts())
+    (marked,) = axes.collections
+    ends = sorted((path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in marked.get_paths())
+    assert ends[0] == (16, 256) and ends[-1][1] == 1024, "all ranges, also those beyond a worse size"
+    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert any("16 to 256 KiB\n1024 to 1024 KiB" in text for text in legend)
     model, measured, whole = axes.lines
     assert list(model.get_ydata()) == model_ms
     assert list(measured.get_ydata()) == [4] and set(whole.get_ydata()) == {10}

@@ -67,5 +67,7 @@ def test_points_have_the_colour_of_their_curve():
     assert points.get_color() == curve.get_color() != root.get_color() != alone.get_color()
     assert points.get_linestyle() == "None" and list(points.get_xdata()) == [4, 64]
     assert list(curve.get_ydata()) == [1e-6, 1e-5, 1e-3] and axes.get_xscale() == axes.get_yscale() == "log"
-    markers = {line.get_label(): line.get_marker() for line in axes.get_legend().get_lines()}
+    lines = axes.get_legend().get_lines()
+    markers = {line.get_label(): line.get_marker() for line in lines[:3]}
     assert markers == {"root": "", "ring": points.get_marker(), "only measured": alone.get_marker()}
+    assert [line.get_label() for line in lines[3:]] == ["line: predicted", "marker: measured"]

@@ -83,3 +83,12 @@ def test_no_module_and_no_notebook_types_a_figure() -> None:
     sources |= {path: code(path) for path in (ROOT / "notebooks").glob("*.ipynb")}
     assert typed("t = [2.504030, 1.4]") == ["2.504030"]
     assert {path: typed(source) for path, source in sources.items() if typed(source)} == {}
+
+
+def test_a_number_in_a_text_is_told_from_one_that_no_report_prints() -> None:
+    correct = int(reports.read("d_runs")["test_correct"][0])
+    for report, text in ("d", f"{correct} images"), ("d", f"{reports.TEST_IMAGES - correct} wrong"):
+        assert reports.prints(report, text)
+    seconds = reports.read("c_ranks")["time_s"][0]
+    assert reports.prints("c", f"{seconds:.2f} s") and not reports.prints("c", f"{seconds + 0.3:.4f} s")
+    assert not reports.prints("a", "rank 1 in epoch 2") and not reports.prints("a", "none")
