@@ -103,7 +103,6 @@ def diagnosis_cases() -> Iterator[Case]:
         ("rank 1 twice as slow", 2, {1: 2}, 1),
         ("transfers in a tenth of the time", 3, {}, 0.1),
         ("one of four ranks with transfers six times as long", 4, {}, [1, 1, 6, 1]),
-        ("a slow link that costs 22 % of a healthy step", 3, {}, 1.66),
         ("two fast ranks and a straggler that costs 18 % of a healthy step", 5, {0: 0.1, 3: 0.1, 4: 1.27}, 1),
     ):
         noise = 1 + 0.02 * np.random.default_rng(p).random((2, 9, p))
