@@ -36,6 +36,7 @@ ROOMS = [
     "labkit.cluster",
     "labkit.doctor",
     "labkit.bench",
+    "labkit.checks",
     "labkit.exercises",
     "labkit.plots",
     "labkit.cli",

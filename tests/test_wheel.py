@@ -16,9 +16,9 @@ import pytest
 
 import mpiwatch
 from labkit import __version__
+from labkit.checks.exercise import ORIGINALS
 from labkit.cli.course import folders
 from labkit.cli.lab import FIRST
-from labkit.exercises.exercise import ORIGINALS
 from tests.cluster.lab_session import Server
 from tests.cluster_fixtures import DEADLINE_S, World
 from tests.conftest import run_notebook, run_python

@@ -58,7 +58,8 @@ def contest(folder: Path, ranks: int, seeds: tuple[int, ...], *, as_json: bool) 
     With --incident SEED, FOLDER holds a copy of each student's progress.json, NAME.json. Scores are computed
     from the evidence in it, and nothing runs.
     """
-    from labkit.exercises import allreduce_contest, on_call, sandbox
+    from labkit.checks import sandbox
+    from labkit.exercises import allreduce_contest, on_call
 
     if seeds:
         scored = on_call.class_rows(folder.glob("*.json"), seeds)

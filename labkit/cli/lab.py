@@ -18,13 +18,13 @@ import click
 import psutil
 
 from labkit import fonts
+from labkit.checks.exercise import ORIGINALS
 from labkit.children import start_child
 from labkit.cli import UNUSED
 from labkit.cli.course import RECORD
 from labkit.cli.inputs import MOST_RANKS, Finite, InputError, Place, Whole, one_line
 from labkit.cli.ranks import HOSTS, hosts_option, ignore_signals, stop_at_signals
 from labkit.cluster import PROFILE, RANKS
-from labkit.exercises.exercise import ORIGINALS
 
 STANDSTILL_S = 60.0  # JupyterLab has failed if it has neither computed nor written for so long
 FIRST_LINE_S = 20.0  # until a line says what this command waits for; each further line after twice the time

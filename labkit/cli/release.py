@@ -78,9 +78,9 @@ def copies_in(
     With `nbgrader`, write them to its folder `source`. Yield the folder that holds all until the block ends,
     the notebooks' names, and the exercises by name.
     """
+    from labkit.checks.exercise import ORIGINALS
     from labkit.cli.course import copies, folders
     from labkit.exercises import catalogue
-    from labkit.exercises.exercise import ORIGINALS
 
     target = folder / "source" if nbgrader else folder
     if os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):

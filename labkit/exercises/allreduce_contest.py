@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labkit.exercises import failures, transport
-from labkit.exercises.exercise import Case, Exercise
-from labkit.exercises.launching import Job, scratch_folder
+from labkit.checks import failures, transport
+from labkit.checks.exercise import Case, Exercise
+from labkit.checks.launching import Job, scratch_folder
 from labkit.exercises.wraps import rounds_as_list
 from labkit.schedules import (
     ALLREDUCE,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.exercise import Case, Outcome
+from labkit.checks.exercise import Case, Outcome
 from labkit.text import counted
 from mpiwatch.report import NONBLOCKING_COLLECTIVES, OF_ARRAYS, OF_OBJECTS
 

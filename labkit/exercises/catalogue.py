@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
-from labkit.exercises.exercise import Exercise
+from labkit.checks.exercise import Exercise, exercises_of
 
 
 class UnknownExercise(LookupError):
@@ -46,5 +46,4 @@ def _files() -> list[Path]:
 
 
 def _of(file: Path) -> list[Exercise]:
-    module = importlib.import_module(f"labkit.exercises.{file.stem}")
-    return [each for each in vars(module).values() if isinstance(each, Exercise)]
+    return exercises_of(f"labkit.exercises.{file.stem}")

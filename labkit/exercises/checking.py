@@ -3,48 +3,34 @@
 from __future__ import annotations
 
 import inspect
-import json
 import linecache
 import os
 import re
-import secrets
-import select
-import signal
-import subprocess
 import sys
-import tempfile
 import textwrap
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from html import escape
 from itertools import groupby
 from types import FunctionType
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
-from labkit import forking, reports
-from labkit.children import end, start_child
+from labkit import reports
+from labkit.checks import answers
+from labkit.checks.compare import kind
+from labkit.checks.exercise import Exercise, HeadingError, is_stub
+from labkit.checks.judging import judge_text
 from labkit.cluster.adapter.functions import is_own_object
-from labkit.exercises import answers, catalogue, record
-from labkit.exercises.compare import kind
-from labkit.exercises.exercise import Exercise, HeadingError, Verdict, is_stub
-from labkit.exercises.launching import EXTRA_S, FORKED, START_S, clean_environment, scratch_folder
-from labkit.exercises.limits import set_readable
-from labkit.guard import Guard, note_in_log
+from labkit.exercises import catalogue, record
 from labkit.text import COLUMNS, counted, wrapped
-from mpiwatch.processes import supervised
 from mpiwatch.sessions import is_cell
 
-JUDGE = "labkit.exercises.judge"
-STEPS = ("_forks",)  # of a check: an error in one of these functions does not keep its verdict
 PRINTED_LINES = 10
 PRINTED_COLUMNS = COLUMNS - len("[stdout:0] ")  # with which `%%px` marks what rank 0 prints
 USE = "the notebook uses the reference"
 LEAST_WORDS = 5  # of an answer
-MOST_VERDICT = 1 << 20  # bytes of a judge's verdict, which holds what the student's code has printed
 VERDICTS = "supported", "rejected", "undecided"
 REFERENCE = "<reference of "  # begins the name of the file of a reference that `check` returns
 GREEN, RED = "#1a7f37", "#b3261e"  # white on them is legible (5 : 1), in light and dark themes
@@ -211,122 +197,6 @@ def whose(*functions: Callable[..., Any]) -> str:
     """Return "your" if `check` has returned the student's own functions, "the reference's" otherwise."""
     files = [function.__code__.co_filename for function in functions]
     return "the reference's" if any(file.startswith(REFERENCE) for file in files) else "your"
-
-
-def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Verdict:
-    """Return the verdict on a cell's text, from a process of its own that runs the job and judges it.
-
-    With `sandboxed`, the job runs in a sandbox (`labkit.exercises.sandbox`).
-    """
-    limit_s = 2 * START_S + exercise.deadline_s + EXTRA_S
-    guard = Guard("a check", note_in_log)
-    try:
-        # Without a process that forks them, the judge and the job import everything themselves.
-        forks, parent = guard.do("_forks", _forks) or ("", None)
-        # Without a sandbox, a submission can write to the judge's pipe, but it does not know the token.
-        token = secrets.token_hex(16)
-        request = {
-            "name": exercise.name,
-            "text": text,
-            "sandboxed": sandboxed,
-            "forks": forks,
-            "token": token,
-        }
-        with scratch_folder(parent) as folder:
-            # A judge that is not forked gets a supervisor, so that it, too, ends with this process.
-            alone = [*supervised(remove=str(folder)), sys.executable, "-P", "-m"]
-            process: Any = subprocess.Popen(
-                [*(forking.stand_in() if forks else alone), JUDGE, str(folder)],
-                env={**clean_environment(), forking.ADDRESS: forks},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-            )
-            with process:
-                try:
-                    process.stdin.write(json.dumps(request).encode())
-                    process.stdin.close()
-                    verdict = _read_verdict(process.stdout.fileno(), token, limit_s)
-                    if forks:
-                        process.kill()  # the judge has ended its job, and ends now
-                finally:
-                    end(process)
-        return verdict
-    except (OSError, ValueError, TypeError) as error:
-        return Verdict(False, str(error), check_failed=True)
-
-
-def _read_verdict(pipe: int, token: str, limit_s: float) -> Verdict:
-    """Wait for the line with this token, and return the verdict in it. Raise OSError if none comes."""
-    end_at = time.monotonic() + limit_s
-    unread = b""
-    while True:
-        line, newline, rest = unread.partition(b"\n")
-        if newline:
-            unread = rest
-            if line.startswith(token.encode()):
-                return Verdict(**json.loads(line.removeprefix(token.encode())))
-            continue
-        left_s = max(0.0, end_at - time.monotonic())
-        if not select.select([pipe], [], [], left_s)[0]:
-            raise TimeoutError(f"the judge did not answer within {limit_s:g} s")
-        chunk = os.read(pipe, 1 << 16)
-        if not chunk:
-            raise OSError("the judge has ended without a verdict")
-        unread = unread[-MOST_VERDICT:] + chunk
-
-
-class _Forking(NamedTuple):
-    """A process that forks judges, its address, and the folder that its supervisor removes after a kill."""
-
-    process: subprocess.Popen[bytes]
-    address: str
-    folder: str
-
-
-_forking: dict[int, _Forking] = {}  # by the pid of this process: a child that it forks needs its own
-_starting = threading.Lock()  # `check` may run in several threads
-
-
-def _forks() -> tuple[str, str | None]:
-    """Return the address of a process that forks judges and jobs, and the folder for their files.
-
-    The supervisor of that process removes the folder if SIGKILL ends this one. Where the system cannot have
-    such a process, the address is empty, and the folder None.
-    """
-    if sys.platform != "linux":
-        return "", None
-    with _starting:
-        known = _forking.get(os.getpid())
-        if known and known.process.poll() is None:
-            os.killpg(known.process.pid, signal.SIGCONT)  # a student's code may have stopped it
-        else:
-            folder = known.folder if known else tempfile.mkdtemp(prefix="labkit-exercises-")
-            command = [sys.executable, "-P", "-m", FORKED, forking.SERVE, str(os.getpid())]
-            try:
-                with forking.listen() as listener:
-                    process = start_child(
-                        command, remove=folder, stdin=listener.fileno(), env=clean_environment()
-                    )
-            except OSError:
-                if not known:
-                    os.rmdir(folder)
-                raise
-            known = _forking[os.getpid()] = _Forking(process, os.environ.pop(forking.ADDRESS), folder)
-        return known.address, known.folder
-
-
-def grade_text(exercise: Exercise, text: str, *, sandboxed: bool) -> Verdict:
-    """Return the verdict on a submission.
-
-    A check that fails is an excuse only if it fails for the reference, too.
-    """
-    if not sandboxed:
-        set_readable(False)
-    found = judge_text(exercise, text, sandboxed=sandboxed)
-    if found.check_failed and judge_text(exercise, exercise.text, sandboxed=sandboxed).passed:
-        return replace(found, check_failed=False)
-    return found
 
 
 def cell_text(function: Callable[..., Any]) -> str:

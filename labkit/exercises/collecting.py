@@ -26,9 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labkit import data
-from labkit.exercises import answers, catalogue, record
+from labkit.checks import answers
+from labkit.checks.exercise import Exercise
+from labkit.exercises import catalogue, record
 from labkit.exercises.checking import cell_text, whose
-from labkit.exercises.exercise import Exercise
 from labkit.files import atomic_write, kept_beside, read_input
 from labkit.text import COLUMNS, counted, wrapped
 from mpiwatch.sessions import is_cell

@@ -19,11 +19,11 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from labkit.checks import sandbox
+from labkit.checks.launching import clean_environment, scratch_folder
+from labkit.checks.limits import limit, processes
+from labkit.checks.transport import read_bytes
 from labkit.children import end, start_child
-from labkit.exercises import sandbox
-from labkit.exercises.launching import clean_environment, scratch_folder
-from labkit.exercises.limits import limit, processes
-from labkit.exercises.transport import read_bytes
 
 # For mpiexec: it works on for a second after SIGUSR1, as ranks do, and notes that it has come to its end.
 STAND_IN = """#!/bin/bash

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from labkit.checks.exercise import MPI, Case, Exercise, Outcome
 from labkit.exercises.cases import COLLECTIVES, SMALL_OBJECTS, calls_by_rank, normal, on_ranks
-from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 from labkit.exercises.wraps import numbers_as_array
 from labkit.text import counted
 from mpiwatch.report import Activity, CallRecord, MessageRecord, RankState, Reason, Report

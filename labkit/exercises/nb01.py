@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from labkit import nn
+from labkit.checks.compare import difference
+from labkit.checks.exercise import Case, Exercise, Outcome
 from labkit.exercises import wraps
 from labkit.exercises.cases import both_dtypes, calls, normal, weighted_mean
-from labkit.exercises.compare import difference
-from labkit.exercises.exercise import Case, Exercise, Outcome
 from labkit.nn import flat as nn_flat
 from labkit.nn import ops
 from labkit.nn.ops import linear, relu

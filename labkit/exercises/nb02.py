@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from labkit.checks.exercise import Case, Exercise, Outcome
 from labkit.exercises.cases import COLLECTIVES, Cases, both_dtypes, cast, normal
-from labkit.exercises.exercise import Case, Exercise, Outcome
 from labkit.nn import ops
 
 # Samples, channels, height, width, kernel, outputs, stride, padding: the first ones hide the fewest mistakes.

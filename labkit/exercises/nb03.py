@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from labkit.checks.exercise import MPI, Case, Exercise, Outcome
 from labkit.exercises.cases import SMALL_OBJECTS, calls, calls_by_rank
-from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 from labkit.text import counted
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from labkit.checks.exercise import MPI, Case, Code, Exercise, Outcome
 from labkit.exercises.cases import COLLECTIVES, SIZES, SMALL_OBJECTS, all_but, normal, on_ranks, weighted_mean
-from labkit.exercises.exercise import MPI, Case, Code, Exercise, Outcome
 from labkit.text import counted
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from labkit import schedules
+from labkit.checks.exercise import MPI, Case, Exercise, Outcome
 from labkit.exercises.allreduce_contest import NBYTES, RANKS, networks, verified
 from labkit.exercises.cases import COLLECTIVES, SIZES, all_but, calls, on_ranks
-from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 from labkit.exercises.ring import on_a_ring
 from labkit.exercises.wraps import noting, rounds_as_list, with_notes
 from labkit.schedules import Schedule, ScheduleError, copy_round, merge_rounds, reduce_round

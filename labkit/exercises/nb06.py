@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit import schedules
+from labkit.checks.compare import kind
+from labkit.checks.exercise import MPI, Case, Exercise, Outcome
 from labkit.exercises import wraps
 from labkit.exercises.cases import COLLECTIVES, SENDS, both_dtypes, calls, named, normal
-from labkit.exercises.compare import kind
-from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 from labkit.text import counted
 
 

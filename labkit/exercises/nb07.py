@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from labkit.checks.compare import difference
+from labkit.checks.exercise import MPI, Case, Exercise, Outcome
 from labkit.exercises import wraps
 from labkit.exercises.cases import SMALL_OBJECTS, calls, moved, named, normal, on_ranks
-from labkit.exercises.compare import difference
-from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 
 
 # Exercise 7.1

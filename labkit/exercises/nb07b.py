@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from labkit.checks.compare import difference
+from labkit.checks.exercise import Case, Exercise, Outcome
 from labkit.exercises import wraps
 from labkit.exercises.cases import calls
-from labkit.exercises.compare import difference
-from labkit.exercises.exercise import Case, Exercise, Outcome
 from labkit.exercises.nb07 import STANDS_STILL, TOGETHER, faults_of_mean
 from labkit.text import counted
 

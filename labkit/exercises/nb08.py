@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from labkit.checks.exercise import Case, Exercise, Outcome
 from labkit.exercises.cases import (
     COLLECTIVES,
     SMALL_OBJECTS,
@@ -20,7 +21,6 @@ from labkit.exercises.cases import (
     normal,
     weighted_mean,
 )
-from labkit.exercises.exercise import Case, Exercise, Outcome
 from labkit.exercises.wraps import MicroBatches, once
 from labkit.text import counted
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from labkit.checks.exercise import MPI, Case, Exercise, Outcome
 from labkit.exercises.cases import calls, named
-from labkit.exercises.exercise import MPI, Case, Exercise, Outcome
 from labkit.exercises.job_script import option_faults, run_faults
 from labkit.schedules import CostModel
 

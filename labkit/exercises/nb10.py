@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from labkit.exercises.exercise import Case, Exercise
+from labkit.checks.exercise import Case, Exercise
 from labkit.reports.generated import figures, remark
 from labkit.text import counted
 

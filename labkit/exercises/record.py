@@ -19,8 +19,8 @@ from typing import Any
 
 from platformdirs import user_state_path
 
+from labkit.checks.exercise import Exercise
 from labkit.exercises import catalogue
-from labkit.exercises.exercise import Exercise
 from labkit.files import atomic_write, locked, read_input
 from labkit.text import COLUMNS, counted, wrapped
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.exercises.exercise import Case
+from labkit.checks.exercise import Case
 
 
 def on_a_ring(comm: Any, case: Case) -> Any:

@@ -18,8 +18,11 @@ from typing import Any
 
 import numpy as np
 
+import mpiwatch
+from labkit.checks.exercise import Call, Case
 from labkit.exercises.cases import COLLECTIVES
-from labkit.exercises.exercise import Call, Case
+
+mpiwatch.register("labkit.exercises", wraps=True)  # a report names the student's line
 
 PATIENCE_S = 0.5
 MOST_TESTS = 1000  # of one request, in one layer of a backward pass
@@ -62,7 +65,7 @@ def numbers_as_array(result: Any) -> Any:
 
 def once(nbytes: int, finding: str, comm: Any, case: Case) -> Any:
     """Let a second collective that sends at least `nbytes` bytes raise RuntimeError, with the finding."""
-    from labkit.exercises.recording import recording
+    from labkit.checks.recording import recording
 
     large: list[Call] = []
 

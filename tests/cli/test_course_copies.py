@@ -16,10 +16,10 @@ from click.testing import CliRunner
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from labkit import cli
+from labkit.checks.exercise import is_stub
 from labkit.cli import release
 from labkit.cli.course import copies, folders
 from labkit.exercises import catalogue
-from labkit.exercises.exercise import is_stub
 from tests.conftest import run_notebook, thorough
 
 ROOT = Path(__file__).parents[2]

@@ -14,9 +14,9 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from labkit import __version__
+from labkit.checks.exercise import ORIGINALS
 from labkit.cli import UNUSED, lab
 from labkit.cli.course.folders import update
-from labkit.exercises.exercise import ORIGINALS
 from tests.conftest import run_python
 
 ROOT = Path(__file__).parents[2]

@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 
 from labkit import forking
+from labkit.checks import judging, launching
 from labkit.cluster import supervisor
 from labkit.cluster.adapter import controller, engine
 from labkit.cluster.live_view import LiveView
 from labkit.cluster.magics import RankMagics
 from labkit.cluster.ranks import Ranks
-from labkit.exercises import checking, launching
 from mpiwatch import processes
 from tests.cluster_fixtures import Kernel, World, a_world, wait_until
 from tests.conftest import PROGRAMS, thorough
@@ -234,8 +234,8 @@ def session(world: World, kernel: Kernel) -> None:
 # In a check: a program for each
 
 IN_CHECK = [
-    *faults("check", "labkit.exercises.checking", "", checking.STEPS),
-    *faults("judge", "labkit.exercises.launching", "Job", launching.Job.STEPS, "has_all"),
+    *faults("check", "labkit.checks.judging", "", judging.STEPS),
+    *faults("judge", "labkit.checks.launching", "Job", launching.Job.STEPS, "has_all"),
     *faults("--serve", "labkit.forking", "", forking.STEPS, "_pass_ends_on _pass_signals_on"),
     *faults("--serve", "mpiwatch.processes", "", processes.STEPS, ENDS),
 ]

@@ -17,10 +17,10 @@ import click
 import pexpect
 import pytest
 
+from labkit.checks.exercise import ORIGINALS
 from labkit.cli import lab as lab_command
 from labkit.cli.lab import FIRST, JupyterLab, command, transport
 from labkit.cluster import PROFILE, RANKS
-from labkit.exercises.exercise import ORIGINALS
 from tests.cluster.lab_session import Server, ServerKernel
 from tests.cluster_fixtures import DEADLINE_S, World, wait_until
 

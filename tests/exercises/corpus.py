@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import mpi4py
 
+from labkit.checks.exercise import CAUGHT, Code, Verdict
+from labkit.checks.judge import Judge
+from labkit.checks.launching import Job, scratch_folder
 from labkit.exercises import catalogue
-from labkit.exercises.exercise import CAUGHT, Code, Verdict
-from labkit.exercises.judge import Judge
-from labkit.exercises.launching import Job, scratch_folder
 
 MOST_TEXTS = 3  # in one job on ranks: each case opens a communicator, of which about 60 can be watched
 

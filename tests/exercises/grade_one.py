@@ -10,7 +10,8 @@ import sys
 import time
 from dataclasses import asdict
 
-from labkit.exercises import catalogue, checking, sandbox
+from labkit.checks import judging, sandbox
+from labkit.exercises import catalogue
 
 
 def main(name: str, sandboxed: bool) -> None:
@@ -20,9 +21,9 @@ def main(name: str, sandboxed: bool) -> None:
         return
     exercise = catalogue.find(name)
     began = time.monotonic()
-    verdict = checking.grade_text(exercise, sys.stdin.read(), sandboxed=sandboxed)
+    verdict = judging.grade_text(exercise, sys.stdin.read(), sandboxed=sandboxed)
     seconds = time.monotonic() - began
-    following = checking.grade_text(exercise, exercise.text, sandboxed=sandboxed)
+    following = judging.grade_text(exercise, exercise.text, sandboxed=sandboxed)
     print(json.dumps({"verdict": asdict(verdict), "seconds": seconds, "following": asdict(following)}))
 
 

@@ -25,9 +25,9 @@ from typing import Any
 
 import psutil
 
-from labkit.exercises import usage
-from labkit.exercises.limits import FOLDER_BYTES, JOB_MEMORY_BYTES
-from labkit.exercises.sandbox import visible
+from labkit.checks import usage
+from labkit.checks.limits import FOLDER_BYTES, JOB_MEMORY_BYTES
+from labkit.checks.sandbox import visible
 from mpiwatch.processes import descendants
 from tests.exercises.submissions import SUBMISSIONS, Submission
 

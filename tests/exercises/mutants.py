@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 
 import mpi4py
 
-from labkit.exercises import answers, catalogue, failures
-from labkit.exercises.exercise import Exercise
-from labkit.exercises.judge import Judge, Wrong
-from labkit.exercises.launching import Job, Run, scratch_folder
+from labkit.checks import answers, failures
+from labkit.checks.exercise import Exercise
+from labkit.checks.judge import Judge, Wrong
+from labkit.checks.launching import Job, Run, scratch_folder
+from labkit.exercises import catalogue
 from tests.exercises.equivalent import EQUIVALENT
 
 TEXTS_AT_ONCE = 10

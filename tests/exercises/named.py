@@ -15,8 +15,8 @@ import sys
 import time
 from typing import NamedTuple
 
+from labkit.checks.exercise import Verdict
 from labkit.exercises import catalogue
-from labkit.exercises.exercise import Verdict
 from tests.exercises.corpus import submit
 
 # What no finding may hold, whatever the answer: a claim about a call that only helps, our own files in place

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import nbformat
 from nbformat.v4 import new_code_cell
 
+from labkit.checks.exercise import ORIGINALS, Exercise
 from labkit.cli.course import copies
 from labkit.exercises import catalogue
-from labkit.exercises.exercise import ORIGINALS, Exercise
 from tests.exercises.corpus import submit
 
 FOLDER = Path(__file__).with_name("answers")

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from labkit.checks.exercise import Exercise
 from labkit.exercises import catalogue
-from labkit.exercises.exercise import Exercise
 from tests.exercises.rewriting import (
     Rules,
     Transformation,

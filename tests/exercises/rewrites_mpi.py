@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import NamedTuple
 
-from labkit.exercises.exercise import Exercise
+from labkit.checks.exercise import Exercise
 from tests.exercises.rewriting import (
     Transformation,
     expression,

@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from labkit.exercises.exercise import Exercise
+from labkit.checks.exercise import Exercise
 
 Parts = dict[str, Any]  # what the letters of a pattern stand for: an expression, or a list of arguments
 Rules = Sequence[tuple[str, str]]

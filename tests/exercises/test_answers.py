@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.exercises.answers import imports_of_lab, names_used, runnable
+from labkit.checks.answers import imports_of_lab, names_used, runnable
 
 PRELUDE = "import numpy as np\nfrom labkit.schedules import copy_round, reduce_round"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from labkit.checks import exercise as exercise_module
+from labkit.checks.exercise import HeadingError, headings, is_stub
 from labkit.cli.course import copies
 from labkit.exercises import catalogue, checking
-from labkit.exercises import exercise as exercise_module
-from labkit.exercises.exercise import HeadingError, headings, is_stub
 
 NOTEBOOKS = {
     path.name.partition("_")[0]: nbformat.read(path, as_version=4)

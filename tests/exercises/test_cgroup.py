@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.exercises import catalogue, cgroup, checking, sandbox, usage
+from labkit.checks import cgroup, judging, sandbox, usage
+from labkit.exercises import catalogue
 
 pytestmark = pytest.mark.exercises
 LIMIT_BYTES = 200 << 20
@@ -93,7 +94,7 @@ def test_no_job_leaves_a_cgroup_and_a_finding_names_the_memory(monkeypatch: pyte
     folder = cgroup.parent()
     if sandbox.refusal() or folder is None:
         pytest.skip("this user may make no sandbox, or no cgroups here")
-    verdict = checking.grade_text(catalogue.find("linear_backward"), FORKS, sandboxed=True)
+    verdict = judging.grade_text(catalogue.find("linear_backward"), FORKS, sandboxed=True)
     assert usage.MEMORY_EXCESS in verdict.finding, verdict
     processes = {path.name for path in Path("/proc").iterdir()}
     left = [path for path in folder.glob(f"{cgroup.PREFIX}*") if path.name.split("-")[2] not in processes]

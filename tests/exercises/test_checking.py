@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from labkit.checks import judging
+from labkit.checks.exercise import Verdict
 from labkit.exercises import catalogue, checking, record
 from labkit.exercises.checking import is_reference, reference_function
-from labkit.exercises.exercise import Verdict
 from mpiwatch.processes import LINUX
 
 
@@ -97,10 +98,10 @@ def test_an_unknown_exercise_is_not_checked(judged: Any, capsys: pytest.CaptureF
 
 
 def test_a_judge_that_cannot_run_is_a_failed_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(checking.sys, "executable", "/no/such/python")
-    monkeypatch.setattr(checking, "_forking", {})
+    monkeypatch.setattr(judging.sys, "executable", "/no/such/python")
+    monkeypatch.setattr(judging, "_forking", {})
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    found = checking.judge_text(catalogue.find("linear_backward"), "")
+    found = judging.judge_text(catalogue.find("linear_backward"), "")
     assert not found.passed and found.check_failed
     assert not list(tmp_path.iterdir())
 
@@ -207,9 +208,9 @@ def test_two_threads_start_one_process_that_forks(monkeypatch: pytest.MonkeyPatc
         time.sleep(0.1)
         return SimpleNamespace(pid=0, poll=lambda: None)
 
-    monkeypatch.setattr(checking, "_forking", {})
-    monkeypatch.setattr(checking.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(checking, "start_child", start)
-    monkeypatch.setattr(checking.os, "killpg", lambda pid, signum: None)
+    monkeypatch.setattr(judging, "_forking", {})
+    monkeypatch.setattr(judging.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(judging, "start_child", start)
+    monkeypatch.setattr(judging.os, "killpg", lambda pid, signum: None)
     with ThreadPoolExecutor(2) as pool:
-        assert len({future.result() for future in [pool.submit(checking._forks) for _ in range(2)]}) == 1
+        assert len({future.result() for future in [pool.submit(judging._forks) for _ in range(2)]}) == 1

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from labkit.checks.exercise import Verdict
 from labkit.cli.exercises import collect as command
 from labkit.exercises import catalogue, checking, own, record
 from labkit.exercises.collecting import MARK, TEMPLATE, assemble, collect, pieces
-from labkit.exercises.exercise import Verdict
 from tests.conftest import run, run_python, thorough
 
 PLACES = MARK.findall(TEMPLATE.read_text())

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labkit.exercises.compare import difference, names_of_parts
-from labkit.exercises.transport import Foreign
+from labkit.checks.compare import difference, names_of_parts
+from labkit.checks.transport import Foreign
 from labkit.schedules import Transfer
 
 A = np.arange(6.0).reshape(2, 3)

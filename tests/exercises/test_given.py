@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from labkit.checks.exercise import Verdict
 from labkit.exercises import catalogue, checking, collecting, record
-from labkit.exercises.exercise import Verdict
 
 numbers = count(1)
 RIGHT = "def my_items(n, rank, size):\n    return list(range(rank, n, size))\n"

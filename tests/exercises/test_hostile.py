@@ -17,8 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.exercises import catalogue, checking, job, judge, launching, sandbox
-from labkit.exercises.exercise import Verdict
+from labkit.checks import job, judge, judging, launching, sandbox
+from labkit.checks.exercise import Verdict
+from labkit.exercises import catalogue
 from labkit.exercises.nb09 import job_script
 from tests.cluster_fixtures import wait_until
 from tests.conftest import thorough
@@ -137,7 +138,7 @@ def test_an_attack_does_not_pass(name: str, sandboxed: bool, outside: Path, port
     names = {"OUTSIDE": str(outside), "PORT": str(port), "HOST": os.readlink("/proc/self/ns/pid")}
     names["SOLUTION"] = repr(job_script())
     text = re.sub("|".join(names), lambda found: names[found[0]], attack.text)
-    found = checking.grade_text(exercise, text, sandboxed=sandboxed)
+    found = judging.grade_text(exercise, text, sandboxed=sandboxed)
     assert not found.passed
     assert not found.check_failed, found.finding
     if attack.words.startswith("!"):
@@ -164,8 +165,8 @@ AGAINST_THE_NEXT = {
 def test_a_submission_changes_nothing_for_the_next_check(how: str) -> None:
     """One process forks the judges of all checks."""
     exercise = catalogue.find(ALONE)
-    assert not checking.judge_text(exercise, f"{AGAINST_THE_NEXT[how]}{HEAD[ALONE]}    return 0\n").passed
-    found = checking.judge_text(exercise, exercise.text)
+    assert not judging.judge_text(exercise, f"{AGAINST_THE_NEXT[how]}{HEAD[ALONE]}    return 0\n").passed
+    found = judging.judge_text(exercise, exercise.text)
     assert found.passed, found
 
 
@@ -191,9 +192,9 @@ def test_what_cannot_be_prevented_without_namespaces_is_documented() -> None:
 def test_a_judge_that_dies_has_found_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check itself has failed if it fails for the reference, too: then nobody gets points, also not 0."""
     found = Verdict(False, "no mpiexec", check_failed=True)
-    monkeypatch.setattr(checking, "judge_text", lambda *arguments, **named: found)
+    monkeypatch.setattr(judging, "judge_text", lambda *arguments, **named: found)
     exercise = catalogue.find(ALONE)
-    assert checking.grade_text(exercise, "", sandboxed=False).check_failed
+    assert judging.grade_text(exercise, "", sandboxed=False).check_failed
 
 
 @pytest.mark.parametrize("name", catalogue.exercises())
@@ -221,9 +222,9 @@ def test_the_reference_is_correct_in_a_sandbox(name: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("forks", [True, False])
 def test_a_check_and_its_folder_end_with_its_kernel_even_after_sigkill(forks: bool, tmp_path: Path) -> None:
     loop = f"{HEAD[ALONE]}    while True: pass\n"
-    code = "from labkit.exercises import catalogue, checking\n"
-    code += "" if forks else "checking._forks = lambda: ('', None)\n"
-    code += f"checking.judge_text(catalogue.find({ALONE!r}), {loop!r})"
+    code = "from labkit.checks import judging\nfrom labkit.exercises import catalogue\n"
+    code += "" if forks else "judging._forks = lambda: ('', None)\n"
+    code += f"judging.judge_text(catalogue.find({ALONE!r}), {loop!r})"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", code], env=environment) as kernel:
         started = list[psutil.Process]()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.exercises import sandbox
+from labkit.checks import sandbox
 from labkit.exercises.job_script import option_faults, run_faults, seconds_of
 from labkit.exercises.nb09 import job_script
 

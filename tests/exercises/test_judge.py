@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labkit.exercises.exercise import Call, Case, Exercise, Outcome
-from labkit.exercises.failures import CheckFailed
-from labkit.exercises.judge import Judge
-from labkit.exercises.launching import Run
-from labkit.exercises.transport import pack
+from labkit.checks.exercise import Call, Case, Exercise, Outcome
+from labkit.checks.failures import CheckFailed
+from labkit.checks.judge import Judge
+from labkit.checks.launching import Run
+from labkit.checks.transport import pack
 
 CASES = [
     Case(f"{n} values, p = {p}", tuple((np.arange(n) + float(rank),) for rank in range(p)))

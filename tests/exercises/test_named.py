@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from labkit.checks.exercise import ORIGINALS, Verdict
 from labkit.exercises import catalogue
-from labkit.exercises.exercise import ORIGINALS, Verdict
 from tests.exercises.corpus import submit
 from tests.exercises.named import NAMED, Named, fault, records, verdicts_of
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit.exercises import catalogue, job_modules, sandbox, system_calls
-from labkit.exercises.launching import clean_environment
+from labkit.checks import job_modules, sandbox, system_calls
+from labkit.checks.launching import clean_environment
+from labkit.exercises import catalogue
 from tests.exercises import hostile_run
 
 pytestmark = pytest.mark.exercises
@@ -216,9 +217,10 @@ def test_a_clone_in_opt_or_usr_local_cannot_be_read(user: str, run: Run, tmp_pat
     text = LOOKS.replace("PLACES", repr([str(place) for place in places]))
     program = (
         "import json, sys\nfrom dataclasses import asdict\nimport labkit\n"
-        "from labkit.exercises import catalogue, checking, sandbox\n"
+        "from labkit.checks import judging, sandbox\n"
+        "from labkit.exercises import catalogue\n"
         "print(labkit.__file__, repr(sandbox.refusal()))\n"
-        "found = checking.grade_text(catalogue.find('linear_backward'), sys.argv[1], sandboxed=True)\n"
+        "found = judging.grade_text(catalogue.find('linear_backward'), sys.argv[1], sandboxed=True)\n"
         "print(json.dumps(asdict(found)))"
     )
     done = outside(user, places, ["-c", program, text], course)

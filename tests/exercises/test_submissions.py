@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from labkit.exercises import sandbox
+from labkit.checks import sandbox
 from tests.exercises import hostile_run
 from tests.exercises.submissions import SUBMISSIONS
 

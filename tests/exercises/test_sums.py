@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from labkit.exercises.exercise import Case
-from labkit.exercises.sums import what_is_in_it
+from labkit.checks.exercise import Case
+from labkit.checks.sums import what_is_in_it
 
 ARRAYS = [np.random.default_rng(rank).normal(size=12) for rank in range(3)]
 CASE = Case("3 ranks", tuple((array, 0.5) for array in ARRAYS))

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labkit.exercises.compare import difference
-from labkit.exercises.transport import Foreign, Unreadable, Writer, pack, read, read_bytes, unpack
+from labkit.checks.compare import difference
+from labkit.checks.transport import Foreign, Unreadable, Writer, pack, read, read_bytes, unpack
 from labkit.schedules import ring_allreduce
 
 

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from labkit.exercises import usage
-from labkit.exercises.limits import PROCESSES
+from labkit.checks import usage
+from labkit.checks.limits import PROCESSES
 from mpiwatch.processes import descendants
 
 pytestmark = [

@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from labkit.checks.exercise import Exercise
 from labkit.exercises import catalogue
-from labkit.exercises.exercise import Exercise
 from tests.exercises import rewrites, rewrites_mpi
 from tests.exercises.corpus import submit
 from tests.exercises.mutants import accepted

@@ -8,8 +8,8 @@ from typing import Any
 
 from nbformat.v4 import new_code_cell
 
+from labkit.checks.exercise import Exercise
 from labkit.cli.course import copies
-from labkit.exercises.exercise import Exercise
 
 ABOVE = "# My answer. It took me\n\n# an evening.\n\n"  # comments and empty lines above `%%px`
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import nbformat
 
+from labkit.checks.exercise import ORIGINALS
 from labkit.cli.course import copies
-from labkit.exercises.exercise import ORIGINALS
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 1200  # for one command on a busy machine; grading runs some ten jobs for each notebook

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from labkit.checks.exercise import Exercise
+from labkit.checks.launching import EXTRA_S, START_S
 from labkit.exercises import catalogue
-from labkit.exercises.exercise import Exercise
-from labkit.exercises.launching import EXTRA_S, START_S
 from tests.conftest import thorough
 from tests.grading import answering, faults, same
 from tests.grading.course import ASSIGNMENTS, LIMIT_S, Course

@@ -18,10 +18,10 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell
 
+from labkit.checks.exercise import Verdict
 from labkit.cli.course import copies
 from labkit.cli.course.plain_files import NotPlain, copy_plain
 from labkit.exercises import catalogue
-from labkit.exercises.exercise import Verdict
 from tests.conftest import run_python
 
 pytestmark = pytest.mark.grading

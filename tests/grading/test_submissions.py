@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.exercises import sandbox
+from labkit.checks import sandbox
 from tests.exercises import hostile_run
 from tests.exercises.submissions import SUBMISSIONS
 

@@ -6,13 +6,14 @@ import json
 import os
 import sys
 
-from labkit.exercises import catalogue, checking, launching
-from labkit.exercises.checking import judge_text
+from labkit.checks import judging, launching
+from labkit.checks.judging import judge_text
+from labkit.exercises import catalogue
 from tests.programs import faulty
 
 if __name__ == "__main__":
     launching.KEPT |= {faulty.FAULT, faulty.CALLS}
-    checking.JUDGE = checking.FORKED = faulty.ME
+    judging.JUDGE = judging.FORKED = faulty.ME
     faulty.inject("check")
     for name in sys.argv[1:]:
         exercise = catalogue.find(name)

@@ -101,12 +101,12 @@ def main(role: str, arguments: list[str]) -> None:
         sys.argv[1:] = ["--serve"]
         engine.main()
     if role == "--serve":  # the process that forks judges
-        from labkit.exercises import forked  # noqa: PLC0415
+        from labkit.checks import forked  # noqa: PLC0415
 
         forked.main(["--serve", *arguments])
     inject("judge")
     sys.argv[1:] = [role]
-    runpy.run_module("labkit.exercises.judge", run_name="__main__")
+    runpy.run_module("labkit.checks.judge", run_name="__main__")
 
 
 if __name__ == "__main__":

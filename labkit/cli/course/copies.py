@@ -14,8 +14,9 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from labkit.exercises import answers, catalogue
-from labkit.exercises.exercise import Exercise, is_stub
+from labkit.checks import answers
+from labkit.checks.exercise import Exercise, is_stub
+from labkit.exercises import catalogue
 from labkit.text import counted
 
 CHECK = re.compile(r"(?:%%px[^\n]*\n)?\s*(\w+) = check\(\1\)\s*")

@@ -30,11 +30,12 @@ from nbgrader.exchange.default import ExchangeCollect
 from nbgrader.utils import ignore_patterns, parse_utc
 from traitlets.log import get_logger
 
+from labkit.checks import sandbox
+from labkit.checks.exercise import is_stub
+from labkit.checks.judging import grade_text
 from labkit.cli.course import copies
 from labkit.cli.course.plain_files import NotPlain, copy_plain, not_plain, shared_files
-from labkit.exercises import catalogue, sandbox
-from labkit.exercises.checking import grade_text
-from labkit.exercises.exercise import is_stub
+from labkit.exercises import catalogue
 from labkit.files import printable
 from labkit.text import counted
 

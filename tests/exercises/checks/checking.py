@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import numpy as np
 from mpi4py import MPI
 
+from labkit.checks.exercise import Verdict
 from labkit.exercises import catalogue, checking, record
 from labkit.exercises.checking import is_reference
-from labkit.exercises.exercise import Verdict
 
 NAME = "linear_backward"
 

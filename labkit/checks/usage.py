@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from labkit.exercises.limits import JOB_MEMORY_BYTES, JOB_OPEN_FILES, PROCESSES, UNNAMED_BYTES
+from labkit.checks.limits import JOB_MEMORY_BYTES, JOB_OPEN_FILES, PROCESSES, UNNAMED_BYTES
 from mpiwatch.processes import descendants
 
 # A line of /proc/PID/maps of memory that processes share and that no name leads to: addresses, offset,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labkit.exercises.limits import RECORD_BYTES
+from labkit.checks.limits import RECORD_BYTES
 
 CELL = "<ipython-input-exercise>"  # the name of the student's cell as a file; hang reports take it for a cell
 SCHEDULES = "labkit.schedules"  # its records may be sent, too

@@ -1,11 +1,11 @@
 """Fork the processes of a check from a process that has imported what they need, to save their imports.
 
-    python -m labkit.exercises.forked --serve STARTER
+    python -m labkit.checks.forked --serve STARTER
 
 forks judges for the process STARTER, and supervisors for these judges. Its standard input is the listener
 (`labkit/forking.py`).
 
-    python -m labkit.exercises.forked STARTER FILE COMMAND …
+    python -m labkit.checks.forked STARTER FILE COMMAND …
 
 is the supervisor of a job: it ends the job when the process STARTER ends, and forks the job's ranks. It
 writes its process id to FILE, whole or not at all.
@@ -24,13 +24,13 @@ from typing import NoReturn
 import mpi4py
 
 from labkit import forking
-from labkit.exercises.limits import set_readable
+from labkit.checks.limits import set_readable
 from labkit.files import atomic_write
 from mpiwatch.processes import GRACE_S, die_with_parent, end_signal, supervise
 
 IMPORTED = (  # by judges and ranks; nothing that holds a reference
-    *("labkit.comm", "labkit.exercises.failures", "labkit.exercises.job", "labkit.exercises.recording"),
-    *("labkit.exercises.wraps", "mpiwatch.communicators", "mpiwatch.program"),
+    *("labkit.comm", "labkit.checks.failures", "labkit.checks.job", "labkit.checks.recording"),
+    *("mpiwatch.communicators", "mpiwatch.program"),
 )
 
 

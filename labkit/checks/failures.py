@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from labkit.exercises.exercise import Case, Exercise, Fault
-from labkit.exercises.launching import HANG_S, Run
-from labkit.exercises.transport import CELL
+from labkit.checks.exercise import Case, Exercise, Fault
+from labkit.checks.launching import HANG_S, Run
+from labkit.checks.transport import CELL
 from labkit.text import ranks_phrase
 from mpiwatch.report import Activity, Reason, Report, rank_lines, title
 

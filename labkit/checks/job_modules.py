@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import mpiwatch
-from labkit.exercises.exercise import Case, Exercise
+from labkit.checks.exercise import Case, Exercise
 
 SOURCES = Path(__file__).resolve().parents[2]
 PACKAGE = "labkit"
-JOB = "labkit.exercises.job"
+JOB = "labkit.checks.job"
 EVERYTHING = "*"  # stands for all names of a module
 NOTHING = ""  # for none: the module itself is imported
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.transport import Foreign
+from labkit.checks.transport import Foreign
 from labkit.text import counted
 
 ROUNDINGS = 1024  # the tolerance, in units of the dtype's rounding, relative to the largest value

@@ -24,15 +24,15 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from labkit.exercises import cgroup
-from labkit.exercises.limits import FOLDER_BYTES, JOB_MEMORY_BYTES, PROCESSES, hard_limits
-from labkit.exercises.system_calls import call_filter
+from labkit.checks import cgroup
+from labkit.checks.limits import FOLDER_BYTES, JOB_MEMORY_BYTES, PROCESSES, hard_limits
+from labkit.checks.system_calls import call_filter
 from mpiwatch import launch
 from mpiwatch.processes import LINUX
 
 FOLDER = "/tmp/job"  # of the command, as the command sees it; its working directory is `work` in it
 SHOWN = "/run/labkit"  # where the command sees the caller's files
-INSIDE = Path(__file__).with_name("inside.py")  # labkit.exercises.inside, which runs by its path
+INSIDE = Path(__file__).with_name("inside.py")  # labkit.checks.inside, which runs by its path
 FIRST_USER = 1 << 30  # root gives each command a user id above this one: no account has it
 START_S = 20.0  # for an empty command, to see whether the system allows a sandbox
 SCOPE_S = 5.0  # for systemd to start an empty command

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import importlib
 import inspect
 import json
 import re
@@ -258,6 +259,16 @@ class Exercise:
     def recognised(self) -> list[str]:
         """Return the sentences of the mistakes that the check recognises by their results."""
         return [finding for finding in self.mistakes if not finding.startswith(CAUGHT)]
+
+
+def exercises_of(module: str) -> list[Exercise]:
+    """Return the exercises that a module defines, in their order."""
+    return [each for each in vars(importlib.import_module(module)).values() if isinstance(each, Exercise)]
+
+
+def exercise_in(module: str, name: str) -> Exercise:
+    """Return a module's exercise by the name of its function."""
+    return next(each for each in exercises_of(module) if each.name == name)
 
 
 @cache

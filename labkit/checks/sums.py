@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.exercises.exercise import Case
+from labkit.checks.exercise import Case
 from labkit.text import counted, ranks_phrase
 
 MOST_PLACES = 2000  # at which a part of the arrays is looked for

@@ -1,6 +1,6 @@
 """The program of a job: run cells of students, and call their function on cases.
 
-    python -m labkit.exercises.job FOLDER
+    python -m labkit.checks.job FOLDER
 
 The folder holds `task`, and gets the judge's requests, one after the other: the text of a cell, and the cases
 to try it on. For each request, each rank writes what happens to a file of its own: it judges nothing. It
@@ -31,9 +31,9 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, TextIO
 
-from labkit.exercises.exercise import Call, Case
-from labkit.exercises.limits import limit
-from labkit.exercises.transport import CELL, MAX_PRINTED, Writer, pack
+from labkit.checks.exercise import Call, Case
+from labkit.checks.limits import limit
+from labkit.checks.transport import CELL, MAX_PRINTED, Writer, pack
 
 MAX_TEXT = 800
 OTHER_RESULT = (
@@ -319,7 +319,7 @@ class _Ranks(_OneProcess):
 
         if not MPI.Is_initialized():  # the process that has forked this one has loaded it only
             MPI.Init_thread()
-        from labkit.exercises.recording import Counting, is_in_call, recording
+        from labkit.checks.recording import Counting, is_in_call, recording
 
         super().__init__(folder, MPI.COMM_WORLD.rank)
         self.watch = getattr(MPI.COMM_WORLD, "watch", None)
@@ -392,7 +392,7 @@ class _Ranks(_OneProcess):
                 ("request lifecycle", f"the request of {each.operation} was never waited for", each.place)
                 for each in left
             ]
-        from labkit.exercises.recording import forget_requests
+        from labkit.checks.recording import forget_requests
         from mpiwatch import strict
 
         forget_requests()

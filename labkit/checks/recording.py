@@ -12,13 +12,13 @@ import numpy as np
 from mpi4py import MPI
 
 import mpiwatch
+from labkit.checks.exercise import Call
 from labkit.comm import CountingComm
 from labkit.comm.counting import LIBRARY, SENDING, wrap
-from labkit.exercises.exercise import Call
 from mpiwatch.layers import CommWrapper, here, nbytes, note_starts, world_ranks
 from mpiwatch.report import MAKERS, NONBLOCKING_RECEIVES
 
-mpiwatch.register("labkit.exercises", wraps=True)  # a report names the student's line
+mpiwatch.register("labkit.checks", wraps=True)  # a report names the student's line
 
 METHODS = *SENDING, *LIBRARY, "Recv", "recv", *NONBLOCKING_RECEIVES, *MAKERS
 

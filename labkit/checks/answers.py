@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 
-from labkit.exercises.exercise import Exercise
+from labkit.checks.exercise import Exercise
 
 LAB = "labkit"
 Import = ast.Import | ast.ImportFrom

@@ -1,12 +1,12 @@
 """The judge: run a student's function in a job, and say what is wrong with it, in one finding.
 
-    python -m labkit.exercises.judge FOLDER
+    python -m labkit.checks.judge FOLDER
 
-is a process that neither the notebook nor the job can change. Its standard input is the request, JSON: an
-exercise's name, the text of the student's cell, whether the job is to run in a sandbox, the address of the
-process that forks the job's, and a token that only the asking process knows. The program prints a line, the
-token with the verdict after it, JSON, too. The job uses the folder; no process of it has the judge's
-standard output.
+is a process that neither the notebook nor the job can change. Its standard input is the request, JSON: the
+module and the name of an exercise, the text of the student's cell, whether the job is to run in a sandbox,
+the address of the process that forks the job's, and a token that only the asking process knows. The program
+prints a line, the token with the verdict after it, JSON, too. The job uses the folder; no process of it has
+the judge's standard output.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from typing import Any, NamedTuple
 import mpi4py
 import numpy as np
 
-from labkit.exercises import answers, catalogue, failures, sandbox, sums
-from labkit.exercises.compare import ROUNDINGS, difference, names_of_parts
-from labkit.exercises.exercise import Call, Case, Exercise, Fault, Outcome, Verdict
-from labkit.exercises.launching import Job, Run
-from labkit.exercises.limits import set_readable
-from labkit.exercises.transport import Foreign, Unreadable, pack, unpack
+from labkit.checks import answers, failures, sandbox, sums
+from labkit.checks.compare import ROUNDINGS, difference, names_of_parts
+from labkit.checks.exercise import Call, Case, Exercise, Fault, Outcome, Verdict, exercise_in
+from labkit.checks.launching import Job, Run
+from labkit.checks.limits import set_readable
+from labkit.checks.transport import Foreign, Unreadable, pack, unpack
 from labkit.text import ranks_phrase
 
 MEMORY_BYTES = 1 << 30  # of address space, for the judge: it needs 300 MB for the largest right results
@@ -65,7 +65,7 @@ def main(folder: Path) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     try:
         mpi4py.rc.initialize = False  # only the job's ranks are MPI processes
-        exercise = catalogue.find(request["name"])
+        exercise = exercise_in(request["module"], request["name"])
         cases = list(exercise.cases())
         with ExitStack() as jobs:
             job = jobs.enter_context(Job(folder, exercise, cases, request["forks"]))

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from labkit import forking
+from labkit.checks import cgroup, job_modules, sandbox, transport, usage
+from labkit.checks.exercise import Case, Exercise
+from labkit.checks.limits import FILE_BYTES, FOLDER_FILES, PROCESSES, RECORD_BYTES, processes
 from labkit.children import end
-from labkit.exercises import cgroup, job_modules, sandbox, transport, usage
-from labkit.exercises.exercise import Case, Exercise
-from labkit.exercises.limits import FILE_BYTES, FOLDER_FILES, PROCESSES, RECORD_BYTES, processes
 from labkit.guard import Guard
 from mpiwatch import launch
 from mpiwatch.launch import Options, command_line
@@ -39,7 +39,7 @@ LEAST_POLL_S, POLL_S = 0.001, 0.02  # a mistake without ranks runs for a millise
 STACK_BYTES = 1 << 18  # read of a stack, or of a report
 TOO_MUCH = f"returns too much: more than {RECORD_BYTES >> 20} MB on one rank"
 WATCH_S = 0.1  # between two looks at what all processes of a job use
-JOB, FORKED = job_modules.JOB, "labkit.exercises.forked"
+JOB, FORKED = job_modules.JOB, "labkit.checks.forked"
 MOST_FILES = 1000  # in a job's folder
 MODULES = "modules"  # the folder of a job's modules in a sandbox
 # Variables that reach a job. Others may hold an instructor's secrets; with a launcher's, a new job would try
