@@ -380,7 +380,7 @@ def test_engines_on_machines(machines: Machines, session: Session) -> None:
 # Each step of the watch over the machines, with the kinds of fault that it can have. With errors each time, a
 # machine's loss cannot be noticed, and mpiexec cannot be ended.
 FAULTS_OF_THE_WATCH = [
-    Fault("ssh", "labkit.cluster.ssh", "HostWatch", step, kind)
+    Fault("ssh", "labkit.cluster.places.ssh", "HostWatch", step, kind)
     for step in ssh.HostWatch.STEPS
     for kind in ("often", "delay")
 ]

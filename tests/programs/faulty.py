@@ -88,7 +88,7 @@ def main(role: str, arguments: list[str]) -> None:
 
         forking.main(arguments)
     if role == "ssh":
-        from labkit.cluster import ssh  # noqa: PLC0415
+        from labkit.cluster.places import ssh  # noqa: PLC0415
 
         ssh.main(arguments)
     if role == "controller":
