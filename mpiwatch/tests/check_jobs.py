@@ -5,14 +5,16 @@ from __future__ import annotations
 import ast
 import json
 import os
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobs import started
+from jobs import kill_tree, started
 
 PROGRAM = Path(__file__).with_name("run_checks.py")
 DEADLINE_S = 60.0  # for one check; none takes more than a few seconds on an idle machine
+START_S = 120.0  # for the ranks to start, on a busy machine
 
 
 def checks_in(files: Sequence[Path]) -> list[str]:
@@ -36,11 +38,15 @@ def run_checks(
     faults: dict[str, str] = {}
     while checks:
         parent = os.environ.get("IPYTHONDIR")  # that of a run that is killed is removed by the next run
-        with tempfile.TemporaryDirectory(prefix="labkit-checks-", dir=parent) as name:
+        with tempfile.TemporaryDirectory(prefix="mpiwatch-checks-", dir=parent) as name:
             folder = Path(name)
             (folder / "todo").write_text("\n".join(checks))
             with started(p, program, folder, str(deadline_s)) as job:
-                output, _ = job.communicate()
+                try:
+                    output, _ = job.communicate(timeout=deadline_s * len(checks) + START_S)
+                except subprocess.TimeoutExpired:
+                    kill_tree(job)
+                    output, _ = job.communicate()
             of_ranks = [_states(folder, rank) for rank in range(p)]
         ending = f"the job ended with exit status {job.returncode}:\n{output}"
         reached = [check for check in checks if any(check in states for states in of_ranks)]

@@ -290,7 +290,9 @@ def _add_first(tree: ast.Module, exercise: Exercise, text: str) -> None:
 
 def imports_inside(tree: ast.Module, exercise: Exercise) -> None:
     """Import modules inside the function."""
-    lines = ["import math", "import numpy as np", *["from mpi4py import MPI"] * exercise.on_ranks]
+    lines = ["import math", "import numpy as np"]
+    if exercise.on_ranks:
+        lines.append("from mpi4py import MPI")
     _add_first(tree, exercise, "\n".join(lines))
 
 

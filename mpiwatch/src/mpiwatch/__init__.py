@@ -1,4 +1,4 @@
-"""A hang is an answer: a report of which rank is missing and where the others wait, for any mpi4py program.
+"""Report which rank is missing and where the others wait when an mpi4py program hangs.
 
     mpiwatch -n 4 program.py            runs a program, unchanged, and watches its ranks
     comm = mpiwatch.watch_world(deadline_s=60)     watches the ranks of the program that calls it
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-HANG_EXIT_CODE = 86  # of an engine or a program that ends because of a hang
+HANG_EXIT_CODE = 86  # of a program, or of a rank of a session, that ends because of a hang
 STRICT_EXIT_CODE = 87  # of a program without a hang in which strict mode has found errors
 FLIGHT_RECORDER = "mpiwatch-flight-recorder-"  # of its file's name; its creator's pid follows
 

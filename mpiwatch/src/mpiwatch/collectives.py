@@ -226,7 +226,7 @@ class Channel:
         """
         self.watch.check_process()
         last, self.caller = sys._current_frames().get(self.caller), caller
-        while last is not None and last.f_globals.get("__name__", "").startswith(tuple(packages.libraries)):
+        while last is not None and packages.belongs(last.f_globals.get("__name__", ""), packages.libraries):
             comm = last.f_locals.get("self")
             if last.f_globals["__name__"] == __name__ and getattr(comm, "_channel", None) is self:
                 self._report(Reason.THREADS, 0.0)
@@ -286,8 +286,7 @@ def caller() -> FrameType:
 
 def outside_wrappers(frame: FrameType) -> FrameType:
     """Return this frame, or the first one above it that is not a wrapper's."""
-    wrappers = tuple(packages.wrappers)
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith(wrappers):
+    while frame.f_back and packages.belongs(frame.f_globals.get("__name__", ""), packages.wrappers):
         frame = frame.f_back
     return frame
 

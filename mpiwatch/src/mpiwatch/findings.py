@@ -19,6 +19,7 @@ from mpi4py.MPI import Datatype as RawDatatype  # mpi4py's own, also after `repl
 
 from mpiwatch.arguments import WHOLE, parts_of
 from mpiwatch.library_calls import LikeMpi4py, is_of_library, like
+from mpiwatch.packages import belongs
 from mpiwatch.places import place_of
 from mpiwatch.report import ranks_phrase
 from mpiwatch.signatures import ANY_TYPE, base_of
@@ -115,7 +116,7 @@ def here() -> str:
 def is_own_call() -> bool:
     """Return whether the program itself has made this call, rather than a library for its own use."""
     frame = sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith("mpiwatch"):
+    while frame.f_back and belongs(frame.f_globals.get("__name__", ""), ["mpiwatch"]):
         frame = frame.f_back
     return not is_of_library(frame)
 

@@ -48,9 +48,10 @@ class Guard:
         return self._tried(name, step, arguments)[0]
 
     def note(self, name: str, error: Exception) -> None:
-        """Note the first error of a step."""
+        """Print the first error of a step, if MPIWATCH_DEBUG is set."""
         if os.environ.get(DEBUG):
-            print(f"{self.owner}: an error in {name}:\n{traceback.format_exc()}", file=sys.stderr)
+            text = "".join(traceback.format_exception(error))
+            print(f"{self.owner}: an error in {name}:\n{text}", file=sys.stderr)
 
     def _tried(self, name: str, step: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool, Any]:
         try:

@@ -69,12 +69,11 @@ OPEN_MPI = {
 ONE_MACHINE = {"UCX_TLS": "sm,self", "OMPI_MCA_btl": "sm,self", "FI_TCP_IFACE": "lo"}
 # Variables that a user sets in order to choose the transport, by their first letters.
 TRANSPORT = "UCX_", "FI_", "OMPI_MCA_btl", "OMPI_MCA_pml"
-# Variables with which mpiexec starts ranks on several machines: files of hosts, and ours, for programs that
-# start mpiexec and name the hosts in another way.
+# If set, mpiexec starts ranks on several machines, which no file of hosts has named to it.
 SEVERAL_MACHINES = "MPIWATCH_SEVERAL_MACHINES"
-# One with the addresses of these machines, with commas between them: rank 0's machine listens for the others
-# on its own one alone.
+# The addresses of the machines, separated by commas: rank 0's machine listens on its own address alone.
 ADDRESSES = "MPIWATCH_ADDRESSES"
+# With these variables, a user gives mpiexec a file of hosts.
 FILES_OF_HOSTS = "HYDRA_HOST_FILE", "PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile"
 
 

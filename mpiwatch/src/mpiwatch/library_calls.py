@@ -106,7 +106,7 @@ def live_objects() -> list[tuple[Any, Live]]:
 
 def is_of_library(frame: FrameType) -> bool:
     """Return whether a frame belongs to mpiwatch or a library on top of it, and not to the program."""
-    return frame.f_globals.get("__name__", "").startswith(tuple(packages.libraries))
+    return packages.belongs(frame.f_globals.get("__name__", ""), packages.libraries)
 
 
 class MainThread:

@@ -288,7 +288,7 @@ def addresses() -> list[str]:
 def own_address() -> str:
     """Return this machine's address among those that ADDRESSES names; empty if it names none of them."""
     of_this_machine = addresses()
-    named = os.environ.get(ADDRESSES, "").split(",")
+    named = [address.strip() for address in os.environ.get(ADDRESSES, "").split(",")]
     return next((address for address in named if address in of_this_machine), "")
 
 

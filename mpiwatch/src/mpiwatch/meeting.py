@@ -71,7 +71,7 @@ class Meetings:
                 self.meet_for_intercomm(subject, *arguments, **named)
             elif isinstance(subject, RawComm):
                 self.meet_all(subject, name)
-        except (MPI.Exception, IndexError, TypeError):
+        except (MPI.Exception, AttributeError, IndexError, TypeError):
             return
 
     def meet_all(self, comm: MPI.Comm, name: str) -> None:
@@ -98,7 +98,8 @@ class Meetings:
             peers = peer_comm.Get_group()
             ranks = self.ranks_of(peers)
             peers.Free()
-            self.meet_ranks([ranks[peer_comm.rank], ranks[remote_leader]], "Create_intercomm")
+            if 0 <= remote_leader < len(ranks):
+                self.meet_ranks([ranks[peer_comm.rank], ranks[remote_leader]], "Create_intercomm")
         self.meet_all(comm, "Create_intercomm")  # the leaders have met
 
     def ranks_of(self, group: MPI.Group) -> list[int]:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-libraries = ["mpiwatch"]  # whose lines are not the program's own
-wrappers = ["mpiwatch"]  # of these, those whose methods have the names of mpi4py's methods and call them
+from collections.abc import Iterable
+
+libraries = ["mpiwatch"]  # packages whose lines a report skips
+wrappers = ["mpiwatch"]  # those of them whose methods have mpi4py's names and call mpi4py's methods
+
+
+def belongs(module: str, packages: Iterable[str]) -> bool:
+    """Return whether a module is one of these packages, or lies in one."""
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 class Advice:
@@ -23,7 +30,7 @@ def register(package: str, *, wraps: bool = False) -> None:
     `wraps`: the package has classes of communicators, whose methods have the names of mpi4py's. Call it as
     the package is imported, for example in its `__init__.py`: `register(__name__)`.
     """
-    if not package.startswith(tuple(libraries)):
+    if not belongs(package, libraries):
         libraries.append(package)
     if wraps and package not in wrappers:
         wrappers.append(package)

@@ -387,6 +387,8 @@ class Parent:
         if self.was_told_to_end and code < 0 and not self._report():
             self._exit(code)  # the launcher or the user has ended it, and needs no report
         if self._was_aborted() and not self._report():
+            if self.rank == 0:
+                self._write_json(None)
             self._exit(code)  # the launcher ends the ranks that do not notice it
         if (code < 0 or self.slot.cell_state == CellState.RUNNING) and not self._report():
             self._report_death(code)
@@ -404,7 +406,7 @@ class Parent:
         self._exit(code)
 
     def _was_aborted(self) -> bool:
-        """Return whether a rank has called `Abort`: MPI then ends the others, and none has died by itself."""
+        """Return whether a rank has called `Abort`: MPI then ends the others, which needs no report."""
         return any(slot.last_words for slot in self.recorder.slots)
 
     def _report_death(self, code: int) -> None:

@@ -66,8 +66,9 @@ def end_cell(watch: Any, error: BaseException | None) -> None:
     from mpiwatch.under_way import traffic
 
     strict = sys.modules.get("mpiwatch.strict")
-    if strict is not None and (left := strict.end_cell()):
-        print(left)
+    findings = strict.end_cell() if strict is not None else ""
+    if findings:
+        print(findings)
     if strict is None:  # strict mode reports what is left as findings
         watch.slot.balance = traffic.balance
         watch.slot.open_requests = len(messages.open_requests())
@@ -77,12 +78,12 @@ def end_cell(watch: Any, error: BaseException | None) -> None:
 
 
 def leftovers(watch: Any) -> tuple[Any, ...]:
-    """Return what the last cell has left on this rank, as plain data.
+    """Return what the last cell has left on this rank, as a tuple of plain data.
 
-    The parts are `arrived`: the first message from each rank that waits to be received here. `sent`: this
-    rank's last sends. `requests`: of each request that has not completed, the operation, the peer (a rank of
-    the world, or -1), the line, and whether the program has dropped the request. A message is the
-    communicator's row, the two ranks, the tag and the line of the send.
+    The parts are `arrived`, the first waiting message from each rank; `sent`, this rank's last sends; and
+    `requests`, of each request that has not completed the operation, the peer (a rank of the world, or -1),
+    the line, and whether the program has dropped the request. A message is the communicator's row, the two
+    ranks, the tag and the line of the send.
     """
     from mpiwatch import messages
 

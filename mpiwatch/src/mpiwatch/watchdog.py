@@ -73,7 +73,8 @@ class Watchdog(threading.Thread):
         while not self.is_over.is_set():
             for name in self.STEPS:
                 self.guard.do(name, getattr(self, name), monotonic())
-            self.is_over.wait(SUSPICIOUS_SAMPLE_S if self.is_late(monotonic()) else SAMPLE_S)
+            is_late = self.guard.do("is_late", self.is_late, monotonic())
+            self.is_over.wait(SUSPICIOUS_SAMPLE_S if is_late else SAMPLE_S)
 
     def note_polls(self, now: float) -> None:
         """Find out whether the rank does nothing but poll."""
@@ -148,7 +149,7 @@ class Watchdog(threading.Thread):
         return False
 
     def is_left_by_ended(self) -> bool:
-        """Return whether a rank that has ended its program never joined this rank's collective."""
+        """Return whether all unfinished ranks are in one collective that a rank has ended without."""
         if not self.call or self.entry is None:
             return False
         name, comm, _ = self.entry
@@ -156,11 +157,11 @@ class Watchdog(threading.Thread):
         calls = self.recorder.last_calls(self.watch.rank)
         if channel is None or not calls or calls[-1].row != channel.row:
             return False
-        word = int(channel.words[channel.own])
-        return any(
-            self.recorder.slots[member].cell_state == CellState.EXITED and not channel.has_joined(rank, word)
-            for rank, member in enumerate(channel.members)
-        )
+        word, slots = int(channel.words[channel.own]), self.recorder.slots
+        joined = {member for rank, member in enumerate(channel.members) if channel.has_joined(rank, word)}
+        missing = set(channel.members) - joined
+        unfinished = {rank for rank, slot in enumerate(slots) if slot.cell_state == CellState.RUNNING}
+        return unfinished <= joined and any(slots[rank].cell_state == CellState.EXITED for rank in missing)
 
     def patience_s(self) -> float:
         """Return for how long this rank may be stuck."""

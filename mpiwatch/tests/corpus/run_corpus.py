@@ -84,7 +84,7 @@ def run(programs: Sequence[Program], deadline_s: float = DEADLINE_S, mode: str =
 
 def _run_batch(batch: list[Program], deadline_s: float, mode: str) -> list[Outcome]:
     outcomes: list[Outcome] = []
-    with tempfile.TemporaryDirectory(prefix="labkit-corpus-") as name:
+    with tempfile.TemporaryDirectory(prefix="mpiwatch-corpus-") as name:
         folder = Path(name)
         for index, program in enumerate(batch):
             (folder / f"{index}.py").write_text(program.source)
@@ -106,7 +106,7 @@ def _run_job(batch: list[Program], first: int, folder: Path, deadline_s: float, 
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env={**os.environ, **settings(), "PYTHONPATH": str(HERE.parents[1])},
+        env={**os.environ, **settings(), "PYTHONPATH": str(HERE.parents[1] / "src")},
         start_new_session=True,
     )
     is_late = False
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="print the programs' names and end")
     parser.add_argument("--show", metavar="NAME", help="print a program and end")
     parser.add_argument("--after-corrbench", action="store_true", help="the programs after MPI-CorrBench")
-    parser.add_argument("--plain", action="store_true", help="as labkit run does, without strict mode")
+    parser.add_argument("--plain", action="store_true", help="without strict mode")
     options = parser.parse_args()
     chosen = corpus(options.after_corrbench)
     programs = [each for each in chosen.values() if re.search(options.only, each.name)]

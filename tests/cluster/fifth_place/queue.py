@@ -20,6 +20,7 @@ from mpiwatch import launch
 
 FOLDER = "QUEUE"
 POLL_S = 0.05
+LIMIT_S = 600.0  # for a test that has forgotten the queue
 
 
 def is_there(name: str) -> bool:
@@ -59,6 +60,7 @@ class Queue(Place):
 PLACE = Queue()
 
 if __name__ == "__main__":
-    while not is_there("open"):
+    deadline = time.monotonic() + LIMIT_S
+    while not is_there("open") and time.monotonic() < deadline:
         time.sleep(POLL_S)
     os.execv(launch.mpiexec(), [launch.mpiexec(), *sys.argv[1:]])
