@@ -4,6 +4,7 @@ connect(profile="hosts") copies this file to the IPython profile of that name, f
 `ipcluster start --profile=hosts` works, too. It is read after the settings of cluster_profiles/mpi.
 """
 
+import glob
 import sys
 
 from labkit.cluster.supervisor import supervised
@@ -18,4 +19,6 @@ c.MPILauncher.environment = launch.settings()
 # The controller is in another network than the engines, which reach it through the file system.
 c.SupervisedControllerLauncher.controller_args.append("--IPController.engine_transport=ipc")
 # The Unix sockets that it makes for this.
-c.SupervisedControllerLauncher.supervisor = supervised("controller", f"{state.folder()}/{{pid}}:*")
+c.SupervisedControllerLauncher.supervisor = supervised(
+    "controller", f"{glob.escape(str(state.folder()))}/{{pid}}:*"
+)

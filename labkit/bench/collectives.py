@@ -126,7 +126,7 @@ def _prepared(averaging: Averaging, comm: MPI.Intracomm, n: int) -> tuple[Sum, n
 
 
 def _copied(comm: MPI.Intracomm, n: int) -> tuple[Sum, np.ndarray]:
-    """Return shared memory for n values of this rank's own memory, if there is room for the copy, too."""
+    """Return the shared-memory algorithm and an array to copy, if there is room for a shared copy."""
     shared_array(comm, n)
     return ALGORITHMS["shared-memory"], np.empty(n, np.float32)
 

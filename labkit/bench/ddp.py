@@ -42,7 +42,7 @@ class Case(NamedTuple):
 def pytorch_runs(
     name: str, comms: Mapping[int, MPI.Intracomm]
 ) -> Callable[[Case, Samples, Sequence[slice]], Run]:
-    """Return a function that makes the runs of PyTorch's set-ups, as `our_run` makes the lab's.
+    """Return a function that makes the runs of PyTorch's set-ups.
 
     `comms` has the communicator of a case's ranks by their number; other ranks must not make its runs. A run
     trains on a slice of the samples in each step. DDP with and without synchronisation trains one model. The

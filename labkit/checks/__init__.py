@@ -1,5 +1,5 @@
-"""What judges: run a function on ranks, watch its messages, compare its results, and name the fault.
+"""Judge a function: run it on ranks, watch its messages, compare its results, and name the fault.
 
 Nothing here knows an exercise: `judging.judge_text` takes any `exercise.Exercise`, which may be another
-course's. What is asked stands in `labkit.exercises`.
+course's. The tasks are in `labkit.exercises`.
 """

@@ -205,7 +205,7 @@ class Exercise:
         if self.name not in found:
             raise HeadingError(
                 f"expected a cell with {HEADING_FORM} above that of `{self.name}` in "
-                f"{ORIGINALS}/{self.notebook}_*.ipynb, found none; if you have edited it, restore it"
+                f"{ORIGINALS}/{self.notebook}_*.ipynb, found none. If you have edited it, restore that cell"
             )
         return found[self.name]
 
@@ -268,7 +268,10 @@ def exercises_of(module: str) -> list[Exercise]:
 
 def exercise_in(module: str, name: str) -> Exercise:
     """Return a module's exercise by the name of its function."""
-    return next(each for each in exercises_of(module) if each.name == name)
+    for exercise in exercises_of(module):
+        if exercise.name == name:
+            return exercise
+    raise LookupError(f"{module} has no exercise {name!r}")
 
 
 @cache

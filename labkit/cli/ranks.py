@@ -91,7 +91,7 @@ def mpiexec(ranks: int | None, *files: str) -> list[str]:
 
 
 def on_ranks(ranks: int | None, deadline_s: float | None, command_of: str = "labkit") -> None:
-    """Unless this process is a rank, run this same command (`python -m command_of …`) on ranks, and exit so.
+    """Unless this process is a rank, run the command (`python -m command_of …`) on ranks; exit with its code.
 
     The ranks end with this process, however it ends. Raise as `mpiexec` does, and at the deadline.
     """

@@ -161,7 +161,7 @@ def is_up(launcher: Any) -> bool:
 
 
 def are_on(cluster_file: Path, machines: Sequence[str]) -> bool:
-    """Return whether a cluster's ranks are on these machines, as far as that is known; always without any."""
+    """Return whether ranks are on these machines, as far as that is known; True without machines."""
     return not machines or engines_of(cluster_file).machines() in ([], machines)
 
 

@@ -232,7 +232,7 @@ class Attempt:
         return time.monotonic() + RECONNECT_S
 
     def too_few(self, why: str) -> ClusterError:
-        """Return the error for engines that are not up by the deadline; `why`: if their place knows."""
+        """Return the error for engines that are not up by the deadline; `why`: the reason, if it is known."""
         if why:
             return ClusterError(why)
         registered, ends = len(self.client.ids), exits_in(Path(self.files["exits"]))

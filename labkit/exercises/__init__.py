@@ -1,7 +1,7 @@
-"""Check a student's function on ranks: result, traffic, edge cases; and say what is wrong, and where.
+"""The exercises: tasks, references, cases, mistakes and hints; progress, my_ddp.py, contest, notebook 11.
 
-`__all__` is what a notebook imports. It is loaded when it is first used: the job that runs a student's code
-imports modules of this room, too.
+`__all__` is what a notebook imports. A name's module is loaded when the name is first used: a job that runs a
+student's code imports `labkit.exercises.wraps`, too.
 """
 
 from __future__ import annotations

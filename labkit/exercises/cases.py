@@ -33,11 +33,6 @@ SENDS = "Send", "Isend", "Ssend", "Sendrecv", "send", "isend", "ssend", "sendrec
 SMALL_OBJECTS = 64  # bytes: a number from each rank
 
 
-def collectives_with(*words: str) -> tuple[str, ...]:
-    """Return the collectives whose name holds one of the words, in upper or lower case."""
-    return tuple(name for name in COLLECTIVES if any(word in name.lower() for word in words))
-
-
 def all_but(*allowed: str) -> tuple[str, ...]:
     """Return the collectives without the allowed ones."""
     return tuple(name for name in COLLECTIVES if name not in allowed)

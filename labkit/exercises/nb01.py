@@ -233,8 +233,8 @@ def look_at_parts(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     is_dict = isinstance(got, dict) and "apart" in got
     if wrong := difference(got["parts"] if is_dict else got, expected, 0.0):
         yield wrong
-    elif apart := got["apart"]:
-        names = ", ".join(map(repr, apart))
+    elif got["apart"]:
+        names = ", ".join(map(repr, got["apart"]))
         yield f"writing to {names} does not reach flat: a slice with reshape is a view, flat[k] is not"
 
 

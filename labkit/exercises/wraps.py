@@ -360,8 +360,11 @@ def with_memory(result: Any) -> Any:
     if not isinstance(result, dict):
         return result
     roots = {name: id(_root(part)) for name, part in result.items()}
-    (common, count), *_ = Counter(roots.values()).most_common(1)
-    apart = [name for name, root in roots.items() if root != common or count == 1 < len(roots)]
+    parts_at = Counter(roots.values())
+    shared = max(parts_at, key=parts_at.__getitem__, default=None)
+    apart = [name for name, root in roots.items() if root != shared]
+    if len(roots) > 1 and len(parts_at) == len(roots):  # no two parts share memory
+        apart = list(roots)
     return {"parts": {name: np.array(part) for name, part in result.items()}, "apart": apart}
 
 

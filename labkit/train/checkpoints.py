@@ -46,9 +46,10 @@ class Checkpoints:
     lost nothing yet. A run whose weights are no longer finite keeps its last checkpoint.
 
     With `resume`, the run goes on from the checkpoint in `file`. On the same number of ranks it ends with
-    the same weights, bit for bit, as a run without a break; "weighted" shards need the same speeds for
-    that. On another number of ranks it ends with the same weights
-    up to rounding, if the sharding scheme is "strided", "shuffled" or "weighted" or each epoch is one step.
+    the same weights, bit for bit, as a run without a break; for that, "weighted" shards need the same speeds,
+    and the algorithm "auto" the same choice: all ranks on one machine, or not. On another number of ranks it
+    ends with the same weights up to rounding, if the sharding scheme is "strided", "shuffled" or "weighted"
+    or each epoch is one step.
     With compression, other ranks compress otherwise: they take over what was not sent, in equal parts.
     Anything else is refused, and so are the checkpoints of other models, data or settings, and damaged
     ones. `settings` (anything that JSON can hold) are stored, too. Callbacks go on with their `state`, on the

@@ -24,6 +24,7 @@ from labkit import hosts
 from labkit.cluster.adapter.files import CLUSTER_ID, PROFILE_DIR
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.places import ssh
+from labkit.cluster.places.files import cluster_files
 from labkit.hosts.links import CARD
 from labkit.hosts.namespaces import FOLDER
 from labkit.hosts.state import processes_on
@@ -413,7 +414,7 @@ def test_a_lost_machine_ends_the_ranks_while_a_step_of_the_watch_fails(
     words = [sys.executable, PROGRAMS / "faulty.py", "ssh", "-n", "4", sys.executable, program]
     try:
         with machines.start(*words, **variables) as job:
-            key = Path(ssh.cluster_files(str(profile), "")["engine"])
+            key = Path(cluster_files(str(profile), "")["engine"])
             wait_until(going.exists, "the ranks compute")
             key.write_text("a key")
             hosts_file = shlex.quote(str(key))

@@ -112,10 +112,11 @@ def fork_nanny() -> Any:
                 self.loop.add_callback(self.loop.stop)
 
         def dispatch_control(self, stream: Any, raw_msg: Any) -> None:
-            self.guard().insist("dispatch_control", super().dispatch_control, stream, raw_msg)
+            # Not repeated: after an error in the reply, the signal has been sent already.
+            self.guard().do("dispatch_control", super().dispatch_control, stream, raw_msg)
 
         def signal_request(self, content: Any) -> Any:
-            # A second interrupt could hit the engine while it handles the first, so nobody repeats a request.
+            # The client does not repeat its request: a second interrupt could hit the engine in the first.
             answer = self.guard().insist("signal_request", super().signal_request, content)
             return answer or super().signal_request(content)  # after too many errors, the last is the answer
 

@@ -1,6 +1,6 @@
 """What every place offers: checks before its engines start, and what it knows of them afterwards.
 
-The methods here do what a place needs that has nothing to ask and nothing to say.
+The methods of these base classes suit a place that needs no checks and reports nothing.
 """
 
 from __future__ import annotations
@@ -88,5 +88,5 @@ def place(name: str) -> Place:
     module = f"{PACKAGE}.{name}"
     if importlib.util.find_spec(module) is None:
         return Place()
-    found: Place = importlib.import_module(module).PLACE
+    found: Place = getattr(importlib.import_module(module), "PLACE", Place())
     return found
