@@ -18,9 +18,11 @@ def progress() -> None:
 
     The notebooks' checks keep this list; $LABKIT_PROGRESS is its file if it is set.
     """
+    from labkit.checks.exercise import HeadingError
     from labkit.exercises import progress as listed
 
-    click.echo(str(listed()))
+    with one_line(HeadingError):
+        click.echo(str(listed()))
 
 
 @click.command

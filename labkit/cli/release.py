@@ -78,7 +78,7 @@ def copies_in(
     With `nbgrader`, write them to its folder `source`. Yield the folder that holds all until the block ends,
     the notebooks' names, and the exercises by name.
     """
-    from labkit.checks.exercise import ORIGINALS
+    from labkit.checks.exercise import ORIGINALS, HeadingError
     from labkit.cli.course import copies, folders
     from labkit.exercises import catalogue
 
@@ -86,7 +86,7 @@ def copies_in(
     if os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{target} exists and is not an empty folder; choose another one.")
     originals, exercises = sorted(ORIGINALS.glob("*.ipynb")), catalogue.exercises()
-    with one_line(copies.CopyError), folders.whole(folder) as part:
+    with one_line(copies.CopyError, HeadingError), folders.whole(folder) as part:
         files = folders.contents(
             originals, lambda notebook: change(notebook, exercises), of_their_own=nbgrader
         )
