@@ -24,7 +24,7 @@ def queue(tmp_path: Path, world: World) -> Path:
     """Return the folder of the queue."""
     folder = tmp_path / "queue"
     folder.mkdir()
-    world.env.update(QUEUE=str(folder), QUEUE_PROGRAM=str(FOLDER / "queue.py"))
+    world.env.update(QUEUE=str(folder), QUEUE_PROGRAM=str(FOLDER / "queue.py"), IPP_NONINTERACTIVE="0")
     return folder
 
 
@@ -53,9 +53,8 @@ def test_a_fifth_place_says_what_it_can(notebook: Kernel, queue: Path) -> None:
     notebook.run("%px import os; n = os.environ['RANKS_IN_QUEUE']")
     assert notebook.run("print(rc[:]['n'])") == "['3', '3', '3']\n"
     (queue / "drained").touch()
-    said = notebook.run(
-        "%%px\nimport signal\nif rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\ncomm.Barrier()"
-    )
+    notebook.run("import os, signal\nos.kill(rc[1].apply_sync(os.getpid), signal.SIGKILL)")
+    said = notebook.run("%px comm.Barrier()")
     assert "RankDied: the queue of 3 ranks was drained. Run the cell with `connect()` again" in said, said
 
 
