@@ -66,12 +66,15 @@ def test_a_rank_that_does_not_return_is_a_finding(how: str, words: str) -> None:
 
 
 def test_a_rank_in_a_loop_is_named_also_if_it_gets_a_core_late() -> None:
-    """The rank that loops writes its stack eight seconds after the rank that waits for it."""
+    """The rank that loops writes its stack eight seconds after the rank that waits for it.
+
+    It may be stopped before it has left the line that stops it.
+    """
     stop = "kill -STOP {os.getpid()}; sleep 12; kill -CONT {os.getpid()}"
     loop = f"import os, subprocess; subprocess.Popen(['sh', '-c', f'{stop}'])\n        while True: pass"
     code = f"    if comm.rank == 1:\n        {loop}\n    comm.Barrier()\n"
     found = submit(ON_RANKS, HEAD[ON_RANKS] + code, 4)
-    assert "within 4 s" in found.finding and "rank 1 is at line 4" in found.finding
+    assert "within 4 s" in found.finding and re.search("rank 1 is at line [34]", found.finding)
 
 
 def test_a_rank_that_aborts_accuses_no_other() -> None:

@@ -239,7 +239,7 @@ def test_without_bubblewrap_there_is_no_sandbox(tmp_path: Path, monkeypatch: pyt
 
 def test_a_system_that_forbids_namespaces_is_found_out(run: Run) -> None:
     """Inside a sandbox there can be no other one: bubblewrap is there, and is refused."""
-    code = "from labkit.exercises import sandbox; print(sandbox.refusal())"
+    code = "from labkit.checks import sandbox; print(sandbox.refusal())"
     as_nobody = hostile_run.as_user("user")
     apart = ["bwrap", "--dev-bind", "/", "/", "--unshare-user", "--disable-userns"]
     done = subprocess.run(
