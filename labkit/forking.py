@@ -85,7 +85,7 @@ def serve(starter: int = 0) -> list[str]:
 
     guard = Guard("the process that forks ranks")
     gc.freeze()  # the collector of a rank does not write to objects, and so they stay shared
-    me, woken = os.getpid(), child_ends()
+    me, woken, wake = os.getpid(), child_ends(), _file_that_wakes()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher
     stand_ins: dict[int, socket.socket] = {}  # the connection to each, by the pid of its rank
     first: set[int] = set()  # ranks of the starter's children
@@ -115,7 +115,7 @@ def serve(starter: int = 0) -> list[str]:
         left = (left or request["ranks"]) - 1
         pid = guard.do("_fork_if_possible", _fork_if_possible)
         if pid == 0:
-            wake = _leave_signals_to_rank()
+            _leave_signals_to_rank()
             own = [each.detach() for each in (*listening, *stand_ins.values(), connection)]
             die_with_parent(signal.SIGKILL, me)
             os.setsid()  # as mpiexec's own children: Linux shares a busy machine's cores among sessions
@@ -133,12 +133,18 @@ def serve(starter: int = 0) -> list[str]:
             listening.pop().close()
 
 
-def _leave_signals_to_rank() -> int:
-    """Handle signals as a new process does; return the file that has told of them."""
+def _file_that_wakes() -> int:
+    """Return the file to which signals write. In a forked child, asyncio resets it (since Python 3.12)."""
     wake = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    return wake
+
+
+def _leave_signals_to_rank() -> None:
+    """Handle signals as a new process does."""
+    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    return wake
 
 
 def _refuse_all(listener: socket.socket) -> None:

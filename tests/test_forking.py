@@ -21,8 +21,13 @@ from tests.cluster_fixtures import wait_until
 
 pytestmark = pytest.mark.skipif(not LINUX, reason="elsewhere, each rank imports everything itself")
 
-# The rank runs the code that stands where a module's name would.
-SERVER = "from labkit import forking\nimport numpy.random\nwords = forking.serve()\nexec(words[0])"
+# The rank runs the code that stands where a module's name would. The hook does what asyncio does since Python
+# 3.12: it resets the file that tells of signals in a forked child.
+SERVER = (
+    "import os, signal\nfrom labkit import forking\nimport numpy.random\n"
+    "os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))\n"
+    "words = forking.serve()\nexec(words[0])"
+)
 
 
 @pytest.fixture
