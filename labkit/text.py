@@ -54,5 +54,7 @@ def _wrapped_line(line: str, columns: int) -> list[str]:
         for each in [word] if len(indent + word) <= columns else word.split(" "):
             if parts[-1] != indent and len(parts[-1]) + 1 + len(each) > columns:
                 parts.append(indent)
-            parts[-1] += " " * (parts[-1] != indent) + each
+            if parts[-1] != indent:
+                parts[-1] += " "
+            parts[-1] += each
     return parts

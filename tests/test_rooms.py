@@ -93,7 +93,7 @@ def test_no_room_reaches_up(module: str) -> None:
     assert above == set()
 
 
-# The public modules of mpiwatch: README.md there describes them. What else it has may change.
+# The public modules of mpiwatch: README.md there describes them. Everything else in it may change.
 PUBLIC = {
     "mpiwatch",
     "mpiwatch.launch",

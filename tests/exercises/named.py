@@ -656,7 +656,7 @@ exit $code
 '''
 wrong(
     "job_script",
-    "a job that submits itself for ever got all points",
+    "a job that submits itself forever got all points",
     SCRIPT.replace("END\n", 'sbatch "$0" "$1"\n'),
     says=("sbatch",),
 )

@@ -41,7 +41,7 @@ TRANSFORMATIONS: dict[str, Transformation] = {
         for function in (*rewrites.OF_FUNCTIONS, *rewrites.OF_STATEMENTS, *rewrites_mpi.OF_CALLS)
     },
 }
-# Transformations of which each changes what the one before has made.
+# Chains of transformations: each one changes the result of the one before.
 CHAINS = (
     ("renamed", "while over list", "in class", "with hints"),
     ("loops for comprehensions", "while over iterator", "plain assignments", "beside"),
