@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from labkit.exercises import catalogue, collecting
+from labkit.exercises import catalogue, program
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/instructors.md"
@@ -60,12 +60,14 @@ def _exercises() -> str:
 
 
 def _functions_of_the_program() -> str:
-    return str(len(collecting.pieces({})))
+    return str(len(program.places()))
 
 
 def _lines_of_the_program() -> str:
-    lines = len(collecting.assemble(collecting.pieces({})).splitlines())
-    return f"{round(lines, -1):,}"
+    """Return how many lines the program has if all functions are written, without empty ones."""
+    everything = {name: exercise.text for name, exercise in program.places().items()}
+    lines = program.program(program.fitting(everything)).splitlines()
+    return f"{round(sum(bool(line.strip()) for line in lines), -1):,}"
 
 
 def _notebooks() -> str:

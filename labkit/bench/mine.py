@@ -29,39 +29,49 @@ from mpiwatch.layers import raise_faults
 
 PARTS = "gradient", "averaging", "update"
 MODEL_NAMES = {"cnn": "mnist-cnn"}  # labkit's, where it is another than the program's
-NEEDED = "MODELS", "AVERAGES", "SUMS", "Step", "load_digits"
+NEEDED = "MODELS", "Step", "load_digits", "average_gradients"
 
 
-def load(comm: MPI.Intracomm, path: Path, average: str) -> Any:
-    """Return the program as a module. Raise CollectiveError on every rank if it lacks what is timed."""
+def load(comm: MPI.Intracomm, path: Path, model: str | None, average: str | None) -> tuple[Any, str, str]:
+    """Return the program as a module, and the model and the average that are timed.
+
+    By default they are the program's first model, and its ring if it has one. Raise CollectiveError on every
+    rank if the program lacks what is timed.
+    """
     loader = SourceFileLoader("my_ddp", str(path))  # whatever the file's name ends in
     spec = spec_from_file_location("my_ddp", path, loader=loader)
     assert spec is not None and spec.loader is not None
     program = module_from_spec(spec)
     spec.loader.exec_module(program)
     fault = None
-    if missing := [name for name in NEEDED if not hasattr(program, name)]:
+    missing = [name for name in NEEDED if not hasattr(program, name)]
+    if missing:
         fault = f"{path} has no {', '.join(missing)}; `labkit collect` writes a program that has"
-    elif average not in (names := ["mpi", *program.AVERAGES, *program.SUMS]):
-        fault = f"expected --average to be one of {', '.join(names)}, got {average!r}"
+        raise_faults([fault] * comm.size)
+    models, averages = list(program.MODELS), list(getattr(program, "AVERAGES", ["mpi"]))
+    model = model or models[0]
+    average = average or ("ring" if "ring" in averages else "mpi")
+    if model not in models:
+        fault = f"expected --model to be one of {', '.join(models)}, got {model!r}"
+    elif average not in averages:
+        fault = f"expected --average to be one of {', '.join(averages)}, got {average!r}"
     raise_faults([fault] * comm.size)
-    return program
+    return program, model, average
 
 
 def compare(
-    comm: MPI.Intracomm, program: Path, model: str, average: str, *, batch: int, rounds: int
+    comm: MPI.Intracomm, program: Path, model: str | None, average: str | None, *, batch: int, rounds: int
 ) -> tuple[list[Row], str]:
     """Return rows of each part and of the whole step, with a local batch of `batch` images, and no text.
 
     Collective.
     """
-    student = load(comm, program, average)
-    make, side = student.MODELS[model]
-    images, labels = student.load_digits(side)[:2]
+    student, model, average = load(comm, program, model, average)
+    network = student.MODELS[model]()
+    images, labels = student.load_digits(network.side)[:2]
     own = np.arange(comm.rank, comm.size * batch, comm.size) % len(labels)
     x, y = images[own], labels[own]
     options = Namespace(average=average, lr=LR, momentum=MOMENTUM, warm_up=None, accumulate=1)
-    network = make()
     step = student.Step(comm, network, options, rounds)
     theirs = MODELS[MODEL_NAMES.get(model, model)]()
     sgd, algorithm = SGD(theirs.params, MOMENTUM), ALGORITHMS.get(average, ALGORITHMS["mpi"])

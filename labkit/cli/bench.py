@@ -89,9 +89,10 @@ def measure_on_ranks(
 @command.command
 @click.argument("program", type=InputFile())
 @ranks_option
-@click.option("--model", type=click.Choice(["mlp", "lenet5", "cnn"]), default="mlp", show_default=True)
+@click.option("--model", help="One of the program's models. [default: its first]")
 @click.option(
-    "--average", default="ring", show_default=True, help="As in the program; not overlapped or sharded."
+    "--average",
+    help="One of the program's averages, but not overlapped, sharded or zero. [default: ring, or else mpi]",
 )
 @click.option("--batch", type=Whole(), default=16, show_default=True, help="Local batch, of each rank.")
 @click.option("--rounds", type=Whole(), default=51, show_default=True)

@@ -31,8 +31,8 @@ def collect(folder: Path | None) -> None:
     """Write my_ddp.py: a training program made of the functions that you have written.
 
     It trains on any number of ranks and needs only NumPy, mpi4py and digits.npz, which is written beside it.
-    What you have not written yet is the reference, and says so. FOLDER is by default my-notebooks, if it is
-    here, else the current folder.
+    With each function of yours it can do more; until then, the plainest thing that works stands there. FOLDER
+    is by default my-notebooks, if it is here, else the current folder.
     """
     from labkit.exercises import collect as write
 

@@ -518,7 +518,7 @@ def judge_speed(schedule: Schedule) -> Iterator[str]:
         own, *others = (schedules.simulate(each, NBYTES, network).seconds for each in (schedule, *known))
         ratios[name] = own / min(others)
     if min(ratios.values()) > NEEDED:
-        said = ", ".join(f"{ratio:.2f} ({name})" for name, ratio in ratios.items())
+        said = ", ".join(f"{ratio:.3f} ({name})" for name, ratio in ratios.items())
         yield (
             f"simulated, it takes {said} of the time of the fastest algorithm of section 5, expected at most "
             f"{NEEDED} on one network: ask what passes its slowest link, and when that link is idle"

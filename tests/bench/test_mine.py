@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.exercises import collect, record
+from labkit.exercises import collect, program, record
 from tests.conftest import run_python
 
 
@@ -18,15 +18,30 @@ def bench(program: Path, *options: str, code: int = 0) -> subprocess.CompletedPr
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the program without a function of the student's."""
     monkeypatch.setenv(record.FILE, str(tmp_path / "progress.json"))
     collect(tmp_path)
     return tmp_path / "my_ddp.py"
 
 
-def test_each_part_stands_beside_labkits(program: Path) -> None:
-    program.write_text(f"print('loaded')\n{program.read_text()}")
-    rows = json.loads(bench(program, "--average", "tree").stdout)
+@pytest.fixture
+def complete(first: Path) -> Path:
+    """Return the program with all functions."""
+    for name, exercise in program.places().items():
+        record.note(name, True, exercise.text)
+    collect(first.parent)
+    return first
+
+
+def test_the_first_program_stands_beside_labkits(first: Path) -> None:
+    cases = {row["case"].rpartition("/")[0] for row in json.loads(bench(first).stdout)}
+    assert cases == {"mine/softmax/2x16/mpi"}
+
+
+def test_each_part_stands_beside_labkits(complete: Path) -> None:
+    complete.write_text(f"print('loaded')\n{complete.read_text()}")
+    rows = json.loads(bench(complete, "--average", "tree").stdout)
     found = {(row["case"].rpartition("/")[2], row["against"]) for row in rows} - {("step", "ddp-gloo")}
     parts = {(part, "labkit") for part in ("gradient", "averaging", "update", "step")}
     assert found == parts | {("averaging", "Allreduce"), ("step", "Allreduce")}
@@ -35,11 +50,11 @@ def test_each_part_stands_beside_labkits(program: Path) -> None:
     assert by_part.pop("step") == pytest.approx(sum(by_part.values()))
 
 
-def test_a_slow_part_is_seen_where_it_is(program: Path) -> None:
+def test_a_slow_part_is_seen_where_it_is(complete: Path) -> None:
     head = "def ring_sum(comm, array):\n"
     slow = f"{head}    __import__('time').sleep(0.1)\n"
-    program.write_text(program.read_text().replace(head, slow))
-    rows = json.loads(bench(program).stdout)
+    complete.write_text(complete.read_text().replace(head, slow))
+    rows = json.loads(bench(complete).stdout)
     took = {row["case"].rpartition("/")[2]: row["ours"] for row in rows}
     assert took["averaging"] > 100 and took["averaging"] > took["gradient"]
 
@@ -49,14 +64,15 @@ def test_a_slow_part_is_seen_where_it_is(program: Path) -> None:
     [
         ("load_digits", "read_digits", (), "has no load_digits; `labkit collect` writes a program that has"),
         ("", "", ("--average", "sharded"), "expected --average to be one of mpi, root, tree"),
+        ("", "", ("--model", "vgg"), "expected --model to be one of mlp, lenet5, cnn, got 'vgg'"),
         ("comm.Sendrecv(", "comm.rank == 1 and 1 / 0\n        comm.Sendrecv(", (), "ZeroDivisionError"),
     ],
 )
 def test_a_program_that_cannot_be_timed_says_why(
-    old: str, new: str, options: tuple[str, ...], said: str, program: Path
+    old: str, new: str, options: tuple[str, ...], said: str, complete: Path
 ) -> None:
-    program.write_text(program.read_text().replace(old, new) if old else program.read_text())
+    complete.write_text(complete.read_text().replace(old, new) if old else complete.read_text())
     is_error = said.endswith("Error")
-    done = bench(program, *options, code=1 if is_error else 2)
+    done = bench(complete, *options, code=1 if is_error else 2)
     assert said in done.stderr
     assert ('File "' in done.stderr) == is_error

@@ -1,4 +1,4 @@
-"""my_ddp.py: made of the student's functions, it trains as labkit does, with nothing of the lab."""
+"""my_ddp.py grows with the student's functions, holds nothing of the lab's, and trains as labkit does."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from click.testing import CliRunner
 
 from labkit.checks.exercise import Verdict
 from labkit.cli.exercises import collect as command
-from labkit.exercises import catalogue, checking, own, record
-from labkit.exercises.collecting import MARK, TEMPLATE, assemble, collect, pieces
+from labkit.exercises import catalogue, checking, own, program, record
+from labkit.exercises.collecting import collect
+from labkit.exercises.program import FEATURES, TEMPLATE
 from tests.conftest import run, run_python, thorough
 
-PLACES = MARK.findall(TEMPLATE.read_text())
+PLACES = list(program.places())
 EPOCHS = 2
 # Each rank runs one program after the other, then looks at what they have imported.
 JOB = """
@@ -58,7 +59,7 @@ def losses(output: str) -> dict[str, list[float]]:
 
 @pytest.fixture(scope="module")
 def labkits(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """Return labkit's losses with the same settings, on one rank."""
+    """Return labkit's losses with the program's settings, on one rank."""
     out = tmp_path_factory.mktemp("run") / "run"
     run_python("-m", "labkit", "train", "--model", "mlp", "--epochs", str(EPOCHS), "--out", out)
     return [row["global_loss"] for row in json.loads((out / "run.json").read_text())["epochs"]]
@@ -66,36 +67,102 @@ def labkits(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
 
 def answers(*notebooks: str) -> dict[str, str]:
     """Return the references of these notebooks as a student's answers, of all notebooks if none is named."""
-    found = {name: catalogue.find(name) for name in PLACES}
     return {
-        name: f"# my own comment\n{each.text}\nprint('done')\n"
-        for name, each in found.items()
-        if not notebooks or each.notebook in notebooks
+        name: f"# my own comment\n{exercise.text}\nprint('done')\n"
+        for name, exercise in program.places().items()
+        if not notebooks or exercise.notebook in notebooks
     }
+
+
+def text_with(kept: dict[str, str]) -> str:
+    """Return the program with these answers."""
+    return program.program(program.fitting(kept))
 
 
 def test_every_call_in_the_program_fits_the_references_signature() -> None:
     called = set()
-    for node in ast.walk(ast.parse(assemble(pieces({})))):
+    for node in ast.walk(ast.parse(TEMPLATE.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PLACES:
             names = [keyword.arg for keyword in node.keywords]
             reference = catalogue.find(node.func.id).reference
             inspect.signature(reference).bind(*node.args, **dict.fromkeys(filter(None, names)))
             called.add(node.func.id)
-    in_table = set(re.findall(r": (average_by_\w+),", TEMPLATE.read_text())) & set(PLACES)
+    in_table = set(re.findall(r"weighted\((average_by_\w+)\)", TEMPLATE.read_text()))
     for name in in_table:
         inspect.signature(catalogue.find(name).reference).bind("comm", "gradient", "weight")
-    assert called | in_table == set(PLACES), "a place that nothing uses, or an exercise without a place"
+    used_elsewhere = {"im2col"}  # by the student's own convolution
+    assert called | in_table | used_elsewhere == set(PLACES), "a place that nothing uses, or without a place"
 
 
-def test_the_program_is_formatted_and_names_whose_each_function_is(folder: Path) -> None:
-    program = collected(folder, "half", dict(list(answers().items())[::2]))
-    text = program.read_text()
-    assert text.count("# Reference: not written yet (notebook 0") == len(PLACES) // 2
-    assert text.count("# my own comment\ndef ") == len(PLACES) - len(PLACES) // 2
-    lint = ["check", "--select", "E,F,I,B,UP", "--ignore", "B905", "--line-length", "110", str(program)]
-    for words in (lint, ["format", "--diff", "--line-length", "110", str(program)]):
+def test_every_function_with_a_place_belongs_to_a_feature_and_the_other_way_round() -> None:
+    assert {name for feature in FEATURES.values() for name in feature.functions} == set(PLACES)
+
+
+# The weeks of the course; the last one is complete.
+WEEKS = [
+    (),
+    ("00",),
+    ("00", "01"),
+    ("00", "01", "03"),
+    ("00", "01", "03", "04"),
+    ("00", "01", "03", "04", "05"),
+]
+WEEKS += [("00", "01", "03", "04", "05", "06"), ("all",)]
+
+
+def week(notebooks: tuple[str, ...]) -> dict[str, str]:
+    """Return the answers that a student has written after these notebooks."""
+    return {} if not notebooks else answers() if notebooks == ("all",) else answers(*notebooks)
+
+
+def random_answers(seed: int) -> dict[str, str]:
+    """Return about half of the answers."""
+    chance = np.random.default_rng(seed)
+    return {name: text for name, text in answers().items() if chance.random() < 0.5}
+
+
+def lint(path: Path) -> None:
+    """Fail if the program is not formatted, uses a name that nothing defines, or has something unused."""
+    rules = ["check", "--select", "E,F,I,B,UP", "--ignore", "B905", "--line-length", "110", str(path)]
+    for words in (rules, ["format", "--diff", "--line-length", "110", str(path)]):
         run_python("-m", "ruff", *words, "--isolated")
+
+
+@pytest.mark.parametrize("kept", [*map(week, WEEKS), *map(random_answers, range(12))])
+def test_the_program_is_formatted_and_complete_with_any_answers(folder: Path, kept: dict[str, str]) -> None:
+    path = collected(folder, "program", kept)
+    lint(path)
+    text = path.read_text()
+    used = program.fitting(kept).used
+    assert [
+        name for name in PLACES if f"\ndef {name}(" in text and f"# Yours: {name}, notebook" in text
+    ] == used
+    assert text.count("# my own comment\n") == len(used)
+
+
+@pytest.mark.parametrize("notebooks", WEEKS[:-1])
+def test_nothing_of_a_reference_stands_in_the_program(notebooks: tuple[str, ...]) -> None:
+    kept = week(notebooks)
+    written = {ast.dump(node) for text in kept.values() for node in ast.walk(ast.parse(text))}
+    joined = {ast.dump(node) for node in ast.walk(ast.parse(text_with(kept)))} - written
+    for name in set(PLACES) - set(kept):
+        function = ast.parse(catalogue.find(name).text).body[-1]
+        assert isinstance(function, ast.FunctionDef)
+        body = [node for node in function.body if not isinstance(node, ast.Return)]
+        same = [
+            ast.unparse(node) for node in body if ast.dump(node) in joined and len(ast.unparse(node)) > 40
+        ]
+        assert same == [], name
+
+
+@pytest.mark.parametrize("notebooks", WEEKS)
+def test_it_trains_in_every_week(notebooks: tuple[str, ...], folder: Path) -> None:
+    path = collected(folder, "program", week(notebooks))
+    done = run(3, "-c", JOB, json.dumps([[str(path)]]))
+    assert done.returncode == 0, done.stdout
+    accuracy = float(re.search(r"test accuracy (\S+) %", done.stdout)[1])  # type: ignore[index]
+    knows_shuffling = "03" in notebooks or notebooks == ("all",)
+    assert accuracy > (96 if knows_shuffling else 91), done.stdout
 
 
 AVERAGES = "mpi", "ring", "tree", "root", "allgather", "reduce", "overlapped", "sharded", "gather"
@@ -104,23 +171,24 @@ AVERAGES += "two-level", "ring-reduce", "my-allreduce", "zero-2", "zero-3"
 
 @pytest.mark.parametrize("p", [1, thorough(2), 3, thorough(4), thorough(5)])
 def test_it_trains_to_labkits_losses(p: int, folder: Path, labkits: list[float]) -> None:
-    sets = {
-        "whole": answers(),
-        "some": answers("00", "01", "03", "04", "05"),
-        "half": dict(list(answers().items())[::2]),
-    }
-    programs = [str(collected(folder, name, kept)) for name, kept in sets.items()]
-    jobs = [[program, "--average", AVERAGES[p]] for program in programs]
-    jobs += [[programs[0], "--average", name] for name in AVERAGES if name != AVERAGES[p]]
-    jobs += [[programs[0], "--accumulate", "3"]]
-    done = run(p, "-c", JOB, json.dumps([[*words, "--epochs", str(EPOCHS)] for words in jobs]))
+    path = str(collected(folder, "whole", answers()))
+    jobs = [[path, "--no-shuffle", "--average", name, "--epochs", str(EPOCHS)] for name in AVERAGES]
+    jobs += [[path, "--no-shuffle", "--accumulate", "3", "--epochs", str(EPOCHS)]]
+    done = run(p, "-c", JOB, json.dumps(jobs))
     assert done.returncode == 0, done.stdout
-    found, expected = losses(done.stdout), labkits
+    found = losses(done.stdout)
     assert len(found) == len(jobs)
     for words, each in found.items():
-        np.testing.assert_allclose(each, expected, rtol=1e-5, err_msg=words)
-    assert "test accuracy 9" in done.stdout
-    assert "are wrong, for example:" in done.stdout
+        np.testing.assert_allclose(each, labkits, rtol=1e-5, err_msg=words)
+
+
+def test_with_shuffled_digits_the_losses_do_not_depend_on_the_number_of_ranks(folder: Path) -> None:
+    path = str(collected(folder, "whole", answers()))
+    (alone,), (together,) = (
+        losses(run(p, "-c", JOB, json.dumps([[path, "--epochs", str(EPOCHS)]])).stdout).values()
+        for p in (1, 3)
+    )
+    np.testing.assert_allclose(together, alone, rtol=1e-5)
 
 
 def changed(name: str, *changes: tuple[str, str]) -> str:
@@ -230,14 +298,14 @@ def weights_equal(comm, weights):
 
 
 def test_unusual_answers_are_carried_over(folder: Path, labkits: list[float]) -> None:
-    why = {piece.exercise.name: piece.why for piece in pieces(UNUSUAL)}
-    assert {name: why[name] for name in UNUSUAL} == dict.fromkeys(UNUSUAL, "")
-    program = collected(folder, "unusual", UNUSUAL)
-    assert "not_needed" not in program.read_text() and "check(" not in program.read_text()
+    kept = answers() | UNUSUAL
+    assert program.fitting(kept).left_out == {}
+    path = collected(folder, "unusual", kept)
+    assert "not_needed" not in path.read_text() and "check(" not in path.read_text()
     for once in "def neighbours(", "dest=neighbours(", "other = prod":
-        assert program.read_text().count(once) == 1
+        assert path.read_text().count(once) == 1
     averages = "mpi", "root", "ring", "my-allreduce", "overlapped"
-    jobs = [[str(program), "--average", name, "--epochs", str(EPOCHS)] for name in averages]
+    jobs = [[str(path), "--no-shuffle", "--average", name, "--epochs", str(EPOCHS)] for name in averages]
     done = run(3, "-c", JOB, json.dumps(jobs))
     assert done.returncode == 0, done.stdout
     found = losses(done.stdout)
@@ -269,16 +337,43 @@ MY_ITEMS = f"def mine(n): return n\n\n{changed('my_items')}    mine(n)\n"
         ("ring_allgather", f"@my_items\n{RING}", "its cell calls `my_items` before the program has"),
     ],
 )
-def test_what_cannot_be_carried_over_is_the_reference_and_says_why(
+def test_what_cannot_be_carried_over_is_left_out_and_says_why(
     name: str, text: str, why: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = collected(folder, "program", {name: text, "my_items": MY_ITEMS}).read_text()
     compile(text, "my_ddp.py", "exec")
     said = " ".join(capsys.readouterr().out.split())
-    assert f"Reference, your answer is left out: {why}" in said
-    assert "Yours: my_items." in said
-    assert "Reference, not written yet (notebooks 0" in said and " to 08)" in said
-    assert f"# Reference: your answer is left out: {why[:40]}" in text
+    assert f"Left out: {name}: {why}" in said
+    assert "New: each rank takes every p-th digit (my_items)." in said
+    assert "def my_items(" in text and f"def {name}(" not in text
+
+
+def test_an_answer_that_calls_a_function_which_is_not_there_is_left_out() -> None:
+    kept = answers("01")
+    del kept["softmax_cross_entropy"]
+    why = "it calls `softmax_cross_entropy` of notebook 01, which is not there yet"
+    assert program.fitting(kept).left_out == {"mlp_gradient": why}
+
+
+def test_a_function_that_nothing_uses_yet_waits_and_what_comes_next_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    collected(folder, "first", {"ring_allgather": RING})
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Not used yet: ring_allgather: `--average ring` needs ring_reduce_scatter, too." in said
+    assert "Next: each rank takes every p-th digit, with my_items (notebook 00)." in said
+
+
+def test_only_what_is_new_since_the_last_time_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in answers("00", "05").items():
+        record.note(name, True, text)
+        collect(folder)
+    *_, last = capsys.readouterr().out.split("my_ddp.py: ")
+    assert [line for line in last.splitlines() if line.startswith("New: ")] == [
+        "New: `--average my-allreduce` (my_allreduce)."
+    ]
 
 
 @pytest.mark.parametrize("name", ["softmax_cross_entropy", "max_pool"])  # whose results have changed
@@ -289,7 +384,7 @@ def test_an_answer_to_an_earlier_version_of_the_exercise_is_left_out(
     record.path().write_text(json.dumps({"exercises": {name: entry}}))
     collect(folder)
     said = " ".join(capsys.readouterr().out.split())
-    assert f"the exercise has changed since you wrote it; check yours again: {name}." in said
+    assert f"Left out: {name}: the exercise has changed since you wrote it; check yours again." in said
     assert own(name)[1] is False
 
 
@@ -333,3 +428,28 @@ def test_a_folder_that_cannot_be_written_is_an_error(folder: Path) -> None:
     assert done.exit_code == 2
     why = f"digits.npz cannot be written to {folder}: expected a plain file, found a folder."
     assert done.output == f"Error: {why}\n"
+
+
+def test_a_run_on_ranks_is_told_beside_the_one_before(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        collect(folder, ranks=2)
+    first, second = re.findall(r"On 2 ranks: .*\.", capsys.readouterr().out)
+    accuracy = re.search(r"test accuracy (\S+ %), a step takes (\S+ ms)\.", first)
+    assert accuracy and f"(before: {accuracy[1]}, {accuracy[2]})." in second
+    assert len(json.loads((folder / "my_ddp.json").read_text())) == 2
+
+
+def test_a_program_that_fails_on_ranks_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record.note("my_items", True, "def my_items(n, rank, size):\n    raise ValueError('no')")
+    collect(folder, ranks=2)
+    assert "It did not run to its end: `" in capsys.readouterr().out
+    assert not (folder / "my_ddp.json").exists()
+
+
+@pytest.mark.parametrize("content", ["[{}]", "{", '[{"ranks": "x", "accuracy": 1, "step_ms": 1}]', "3"])
+def test_a_damaged_list_of_runs_begins_anew(folder: Path, content: str) -> None:
+    (folder / "my_ddp.json").write_text(content)
+    collect(folder, ranks=1)
+    assert len(json.loads((folder / "my_ddp.json").read_text())) == 1

@@ -1,0 +1,164 @@
+"""The statements of a student's cell, and which of them a function needs, so that it works elsewhere."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import symtable
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from labkit.checks import answers
+from labkit.checks.exercise import Exercise
+
+CELL_NUMBER = re.compile(r"# cell \[\d+\]")
+LIBRARIES = {"numpy", "mpi4py", *sys.stdlib_module_names}
+Definition = ast.FunctionDef | ast.ClassDef
+
+
+class NotCarried(Exception):
+    """A student's answer cannot become a part of the program; the text says why."""
+
+
+class Statement(NamedTuple):
+    """A statement at the top level of a cell, with the comments above.
+
+    It defines the names `binds` and changes what those in `changes` stand for. It needs the names `now` when
+    it runs, and `later` when a function that it defines is called. `same` is equal for statements that differ
+    only in comments and docstrings.
+    """
+
+    text: str
+    binds: frozenset[str]
+    changes: frozenset[str]
+    now: frozenset[str]
+    later: frozenset[str]
+    same: str
+    kind: type[ast.stmt]
+
+    @property
+    def is_import(self) -> bool:
+        return self.kind in (ast.Import, ast.ImportFrom)
+
+
+def statements(text: str) -> list[Statement]:
+    """Return the statements of a cell in their order. Raise SyntaxError or ValueError if it is not Python."""
+    lines, found, end, nodes = text.splitlines(), [], 0, ast.parse(text).body
+    uses = Counter(line for node in nodes for line in {node.lineno, node.end_lineno})
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            # One statement for each name: the program imports only what it uses.
+            if getattr(node, "module", "") != "__future__":
+                found += [_statement(ast.unparse(each), each) for each in answers.single_imports(node)]
+            end = node.end_lineno or end
+            continue
+        first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))]) - 1
+        while first > end and lines[first - 1].startswith("#") and not CELL_NUMBER.match(lines[first - 1]):
+            first -= 1
+        end = node.end_lineno or first
+        while end < len(lines) and re.match(r"\s+#", lines[end]):  # a comment that ends a function
+            end += 1
+        shares_a_line = max(uses[node.lineno], uses[node.end_lineno]) > 1  # as in a = 1; b = 2
+        part = ast.unparse(node) if shares_a_line else "\n".join(lines[first:end])
+        value = getattr(node, "value", None)
+        if not (isinstance(value, ast.Call) and ast.unparse(value.func) == "check"):  # not f = check(f)
+            found.append(_statement(part, node))
+    return found
+
+
+def _statement(text: str, node: ast.stmt) -> Statement:
+    table = symtable.symtable(text, "<cell>", "exec")
+    symbols = table.get_symbols()
+    binds = frozenset(each.get_name() for each in symbols if each.is_assigned() or each.is_imported())
+    parts = [] if isinstance(node, Definition) else list(ast.walk(node))
+    updated = {ast.unparse(part.target) for part in parts if isinstance(part, ast.AugAssign)}
+    referenced = {each.get_name() for each in symbols if each.is_referenced()}
+    now = frozenset(referenced | (updated & binds))  # x += 1 needs the x above it
+    changes = frozenset(name for part in parts if (name := _changed(part))) - binds
+    tree = ast.parse(ast.unparse(node))
+    for each in ast.walk(tree):
+        if isinstance(each, Definition | ast.AsyncFunctionDef) and ast.get_docstring(each) is not None:
+            each.body = each.body[1:] or [ast.Pass()]
+    return Statement(text, binds, changes, now, frozenset(_globals(table)), ast.dump(tree), type(node))
+
+
+def _changed(node: ast.AST) -> str:
+    """Return `x` for the changes `x[…] = …`, `x.y = …` and `x.append(…)`; empty for anything else."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        node = node.value.func
+    elif not isinstance(getattr(node, "ctx", None), ast.Store):
+        return ""
+    is_part = isinstance(node, ast.Subscript | ast.Attribute)
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+    return node.id if is_part and isinstance(node, ast.Name) else ""
+
+
+def _globals(table: symtable.SymbolTable) -> set[str]:
+    """Return the global names that the functions and classes in a table use."""
+    found: set[str] = set()
+    for child in table.get_children():
+        found |= {each.get_name() for each in child.get_symbols() if each.is_global()} | _globals(child)
+    return found
+
+
+def needed(exercise: Exercise, text: str, given: frozenset[str] = frozenset()) -> list[Statement]:
+    """Return the statements of an answer, after the exercise's prelude, that its function needs.
+
+    Names that are `given` come from elsewhere. Raise NotCarried if it needs a name that nothing defines, or
+    if the exercise has changed since.
+    """
+    if not text:
+        raise NotCarried("the exercise has changed since you wrote it; check yours again")
+    try:
+        own = statements(text)
+    except (SyntaxError, ValueError, RecursionError):
+        raise NotCarried("the kept answer is damaged; check yours again") from None
+    # The program has its own versions of the lab's functions, so it needs no import of labkit for them.
+    of_lab = [each for each in own if each.is_import and modules(each.text) == {"labkit"}]
+    own = [each for each in own if each not in of_lab or not each.binds <= given]
+    bound = frozenset().union(*(each.binds for each in own))
+    everything = [each for each in statements(exercise.prelude) if not each.binds & bound] + own
+    if exercise.name not in bound:
+        raise NotCarried("the kept answer is damaged; check yours again")
+    wanted, seen, kept = [exercise.name], set[str](), set[int]()
+    while wanted:
+        name = wanted.pop()
+        if name in seen or (name in given and name not in bound):
+            continue
+        seen.add(name)
+        found = definitions(name, everything)
+        if not found and not hasattr(builtins, name):
+            raise NotCarried(f"it uses `{name}`, which its cell does not define")
+        kept |= set(found)
+        wanted += [other for index in found for other in everything[index].now | everything[index].later]
+    return [everything[index] for index in sorted(kept)]
+
+
+def definitions(name: str, found: Sequence[Statement]) -> list[int]:
+    """Return where a name is last defined, what that builds on, and what changes the object of this name."""
+    indices, defined = list[int](), False
+    for index in reversed(range(len(found))):
+        each = found[index]
+        if name in each.binds:
+            # A change of an imported module, such as np.random.seed(0), is none of the function's own.
+            indices, defined = [index] if each.is_import else [*indices, index], True
+            if name not in each.now:
+                break
+        elif name in each.changes:
+            indices.append(index)
+    return indices if defined else []
+
+
+def modules(text: str) -> set[str]:
+    """Return the packages that a statement imports, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or ".").partition(".")[0])
+    return found
