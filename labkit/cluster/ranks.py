@@ -179,7 +179,7 @@ class Ranks:
             others = ", and MPI ended the other ranks with it" if len(ranks) > 1 else ""
             cause = f"rank {self.pids[pid]} {how}{others}"
             if code == -signal.SIGBUS:
-                cause += f". {limits.after_a_bus_error().removesuffix('.')}"
+                cause += f". {limits.after_a_bus_error()}"
         return RankDied(f"{cause or f'{ranks_phrase(gone or ranks)} ended'}. {ADVICE}")
 
     def last_words(self) -> str:

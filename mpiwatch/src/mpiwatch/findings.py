@@ -21,7 +21,7 @@ from mpiwatch.arguments import WHOLE, parts_of
 from mpiwatch.library_calls import LikeMpi4py, is_of_library, like
 from mpiwatch.packages import belongs
 from mpiwatch.places import place_of
-from mpiwatch.report import ranks_phrase
+from mpiwatch.report import FindingKind, ranks_phrase
 from mpiwatch.signatures import ANY_TYPE, base_of
 from mpiwatch.waiting import CollectiveError
 from mpiwatch.wrapper import add_methods
@@ -44,7 +44,8 @@ class Category(Enum):
 class Finding:
     """An error that a rank of the world has found. If another rank is involved, `text` names it.
 
-    `is_remark`: it does no harm, such as a communicator that lives as long as the program.
+    `is_remark`: it does no harm, such as a communicator that lives as long as the program. `kind`: what it is
+    about, more finely than the category.
     """
 
     category: Category
@@ -52,19 +53,33 @@ class Finding:
     place: str
     rank: int
     is_remark: bool = False
+    kind: FindingKind = FindingKind.OTHER
 
 
 class StrictError(CollectiveError):
-    """An error that strict mode raises at once, because the program cannot continue."""
+    """An error that strict mode raises at once, because the program cannot continue.
+
+    `reason`: its text without the rank. `rank`: the rank of the communicator, if it is about one.
+    """
+
+    def __init__(self, reason: str, rank: int | None = None) -> None:
+        super().__init__(reason if rank is None else f"rank {rank}: {reason}")
+        self.reason, self.rank = reason, rank
 
 
 _found: list[Finding] = []  # by this process, since the last `take`
 on_error: Callable[[Finding], object] | None = None  # called at once for each error, but not for remarks
 
 
-def add(category: Category, text: str, place: str, is_remark: bool = False) -> None:
+def add(
+    category: Category,
+    text: str,
+    place: str,
+    is_remark: bool = False,
+    kind: FindingKind = FindingKind.OTHER,
+) -> None:
     """Keep a finding of this rank for the end of the cell or program; keep equal findings once."""
-    finding = Finding(category, text, place, RAW_WORLD.rank, is_remark)
+    finding = Finding(category, text, place, RAW_WORLD.rank, is_remark, kind)
     if finding not in _found:
         _found.append(finding)
         if on_error is not None and not is_remark:
@@ -105,7 +120,12 @@ def _lines(found: Iterable[Finding]) -> list[str]:
 
 def to_json(found: Sequence[Finding]) -> str:
     """Return the findings as JSON: a list of objects."""
-    return json.dumps([asdict(finding) | {"category": finding.category.value} for finding in found])
+    return json.dumps(
+        [
+            asdict(finding) | {"category": finding.category.value, "kind": finding.kind.value}
+            for finding in found
+        ]
+    )
 
 
 def here() -> str:
@@ -156,9 +176,12 @@ def report_never_freed(only_dropped: bool) -> None:
         del _made[each]
     for (kind, place), number in Counter((each.kind, each.place) for each in never_freed).items():
         text = f"{number} {kind}s were never freed" if number > 1 else f"the {kind} was never freed"
-        add(Category.RESOURCE_LEAK, text, place, is_remark=True)
+        is_communicator = kind == COMMUNICATOR
+        about = FindingKind.COMMUNICATOR_NOT_FREED if is_communicator else FindingKind.OTHER
+        add(Category.RESOURCE_LEAK, text, place, is_remark=True, kind=about)
 
 
+COMMUNICATOR = "communicator"
 # Class of mpi4py -> what an object of it is called, and the methods that make and that free one.
 FREED: dict[str, tuple[str, str, str]] = {
     "Group": ("group", "Incl Excl Range_incl Range_excl Dup Union Intersection Difference", "Free"),
@@ -317,7 +340,7 @@ class Region:
             if (other.is_written or is_written) and overlap(self.addresses, other.addresses):
                 use = "writing" if other.is_written else "reading"
                 text = f"{operation} uses memory that {other.operation} ({other.place}) is still {use}"
-                add(Category.LOCAL_CONCURRENCY, text, place)
+                add(Category.LOCAL_CONCURRENCY, text, place, kind=FindingKind.MEMORY_IN_USE)
                 break
         active.append(self)
         self.remember()
@@ -334,7 +357,7 @@ class Region:
         self.remember()
         if self.checksum != before:
             text = f"the program changed the buffer of {self.operation} before the call was complete"
-            add(Category.LOCAL_CONCURRENCY, text, self.place)
+            add(Category.LOCAL_CONCURRENCY, text, self.place, kind=FindingKind.BUFFER_CHANGED)
 
     def end(self, check: bool = True) -> None:
         """Note that the call has completed; report if its memory has changed in the meantime."""

@@ -24,7 +24,7 @@ from mpiwatch import findings, requests
 from mpiwatch.arguments import WHOLE, check_readable
 from mpiwatch.findings import Category, Region, StrictError, add
 from mpiwatch.library_calls import RawIntracomm, like
-from mpiwatch.report import CallRecord, call_details
+from mpiwatch.report import CallRecord, call_details, request_kind
 from mpiwatch.requests import EndedError, PolledRequest, RawPrequest, RawRequest
 from mpiwatch.signatures import Signature, misfit, of_message
 from mpiwatch.snapshot import mismatch
@@ -375,8 +375,9 @@ class ReceiveOperation(Operation):
                 self.exchange.shadow.Recv([scratch, MPI.BYTE], header.source, header.number)
                 expects = "" if self.is_object else f" for {self.signature}"
                 self.error = StrictError(
-                    f"rank {self.exchange.rank}: {self.operation}{expects} ({self.place}) does not fit the "
-                    f"message that arrived: {header}. Reason: {wrong}."
+                    f"{self.operation}{expects} ({self.place}) does not fit the message that arrived: "
+                    f"{header}. Reason: {wrong}.",
+                    self.exchange.rank,
                 )
                 return
             if self.is_object:
@@ -416,8 +417,8 @@ class ReceiveOperation(Operation):
 class BothOperation(Operation):
     """A send and a receive at once: Isendrecv."""
 
-    def __init__(self, sending: Operation, receiving: Operation, what: str) -> None:
-        super().__init__(receiving.operation, receiving.place, what=what)
+    def __init__(self, name: str, sending: Operation, receiving: Operation, what: str) -> None:
+        super().__init__(name, receiving.place, what=what)
         self.sending, self.receiving = sending, receiving
 
     def advance(self) -> bool:
@@ -723,7 +724,8 @@ def _report_never_completed(request: StrictRequest) -> None:
     if request.call is not None:
         if not request.call.was_cancelled and request.call.error is None:
             text = f"the request of {request.call.what} was never waited for"
-            add(Category.REQUEST_LIFECYCLE, text, request.call.place)
+            kind = request_kind(request.call.operation)
+            add(Category.REQUEST_LIFECYCLE, text, request.call.place, kind=kind)
             go_on(request.call)  # MPI may still use its buffer
     elif isinstance(request, StrictPrequest) and not request.is_freed:
         # It may live as long as the program.

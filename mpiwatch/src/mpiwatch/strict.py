@@ -89,7 +89,7 @@ class StrictComm(WatchedComm):
         super()._derived(new, is_ready)
         if is_ready:
             new.begin()
-        findings.track(new, "communicator")
+        findings.track(new, findings.COMMUNICATOR)
 
     def _end(self, name: str) -> None:
         super()._end(name)
@@ -162,7 +162,7 @@ class StrictComm(WatchedComm):
     ) -> Any:
         receive = self._operation("Irecv", recvbuf, source, recvtag)
         send = self._operation("Isend", sendbuf, dest, sendtag)
-        call = operations.BothOperation(send, receive, f"{name} to rank {dest} and from rank {source}")
+        call = operations.BothOperation(name, send, receive, f"{name} to rank {dest} and from rank {source}")
         return requests.polled(StrictRequest(None, call), name, self, source, recvtag, sys._getframe(2))
 
     def _start_collective(self, name: str, given: dict[str, Any]) -> MPI.Request:
@@ -360,8 +360,9 @@ class StrictWin(NotedWin):
         first, last = min((low for low, _ in parts), default=0), max((high for _, high in parts), default=0)
         if first < 0 or last > self.sizes[target]:
             raise StrictError(
-                f"rank {self.comm.rank}: {name} uses bytes {first} to {last} of rank {target}'s window, "
-                f"which holds {self.sizes[target]} bytes ({here()})"
+                f"{name} uses bytes {first} to {last} of rank {target}'s window, "
+                f"which holds {self.sizes[target]} bytes ({here()})",
+                self.comm.rank,
             )
         return parts
 
@@ -492,8 +493,8 @@ def free_mem(mem: MPI.buffer) -> None:
         held = window.tomemory()
         if held is not None and held.nbytes and 0 <= held.address - mem.address < mem.nbytes:
             raise StrictError(
-                f"rank {window.comm.rank}: Free_mem was given the memory of a window that has not been freed "
-                f"({here()})"
+                f"Free_mem was given the memory of a window that has not been freed ({here()})",
+                window.comm.rank,
             )
     _free_mem(mem)
 
