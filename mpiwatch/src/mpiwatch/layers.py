@@ -17,8 +17,9 @@ from mpiwatch import requests
 from mpiwatch.arguments import check_writable, flat, is_in_place, nbytes
 from mpiwatch.collectives import Channel, caller
 from mpiwatch.communicators import WatchedComm
-from mpiwatch.findings import here
+from mpiwatch.forwarding import add_methods
 from mpiwatch.message_waits import SPIN_IN_SCHEDULE_S, Pending, sleeping_barrier, wait_for, wait_for_pending
+from mpiwatch.places import here
 from mpiwatch.waiting import (
     CollectiveError,
     Over,
@@ -28,7 +29,7 @@ from mpiwatch.waiting import (
     world_ranks,
     yield_core,
 )
-from mpiwatch.wrapper import CommWrapper, add_methods
+from mpiwatch.wrapper import CommWrapper
 
 __all__ = [
     "SPIN_IN_SCHEDULE_S",

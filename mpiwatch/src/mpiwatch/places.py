@@ -64,6 +64,11 @@ def file_label(file: str) -> bytes:
     return fit(packages.advice.cell if is_cell(file) else os.path.basename(file), FILE_BYTES)
 
 
+def here() -> str:
+    """Return the line of the program that led here."""
+    return place_of(sys._getframe(1))
+
+
 def place_of(frame: FrameType | None) -> str:
     """Return the program's line that led to a frame; see `place_in`."""
     frames = []
