@@ -99,6 +99,7 @@ PUBLIC = {
     "mpiwatch.launch",
     "mpiwatch.layers",
     "mpiwatch.processes",
+    "mpiwatch.program",
     "mpiwatch.report",
     "mpiwatch.sessions",
     "mpiwatch.strict",

@@ -31,11 +31,10 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, TextIO
 
-import mpiwatch
 from labkit.checks.exercise import Call, Case, Fault
 from labkit.checks.limits import limit
 from labkit.checks.transport import CELL, MAX_PRINTED, Writer, pack
-from mpiwatch.report import FindingKind, request_kind
+from mpiwatch.report import FindingKind, advise, request_kind
 
 MAX_TEXT = 800
 OTHER_RESULT = (
@@ -49,7 +48,7 @@ LEAST_S = 2.0  # of a core, or asleep, before a function counts as one that does
 def main(folder: Path) -> None:
     """Run the job that the folder describes, as one of its ranks."""
     task = pickle.loads((folder / "task").read_bytes())  # the judge wrote it
-    mpiwatch.advise(cell="")  # a finding names a line of the answer, which is one cell
+    advise(cell="")  # a finding names a line of the answer, which is one cell
     ranks = _OneProcess(folder, 0)
     if task["on_ranks"]:
         ranks = _Ranks(folder, pickle.loads(task["cases"]), task["is_strict"])

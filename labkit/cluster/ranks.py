@@ -23,7 +23,7 @@ from labkit.cluster.failures import Failure, failures, hang_report, leftover_lin
 from labkit.cluster.places.files import cluster_files, exits_in
 from labkit.guard import Guard, note_in_log
 from labkit.text import ranks_phrase
-from mpiwatch import HANG_EXIT_CODE
+from mpiwatch.launch import HANG_EXIT_CODE
 from mpiwatch.report import Reason, Report, render
 from mpiwatch.sessions import FlightRecorder, take_snapshot
 

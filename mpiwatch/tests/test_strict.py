@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mpiwatch import STRICT_EXIT_CODE
-from mpiwatch.launch import mpiexec
+from mpiwatch.launch import STRICT_EXIT_CODE, mpiexec
 from mpiwatch.processes import is_mpich
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

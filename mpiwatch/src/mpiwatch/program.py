@@ -31,9 +31,9 @@ from time import monotonic, sleep
 from types import ModuleType
 from typing import Any, BinaryIO, NoReturn
 
-from mpiwatch import HANG_EXIT_CODE, STRICT_EXIT_CODE, imports, modes
+from mpiwatch import imports, modes
 from mpiwatch.guard import Guard
-from mpiwatch.launch import Options, first_on_its_node, refuse_world_of_one
+from mpiwatch.launch import HANG_EXIT_CODE, STRICT_EXIT_CODE, Options, first_on_its_node, refuse_world_of_one
 from mpiwatch.machines import MOST_FILES, Hub, Server, hand_over, serve_here, take_over
 from mpiwatch.output import remove, write_whole
 from mpiwatch.places import describe, frames_in, own_folders, place_in
@@ -56,7 +56,10 @@ from mpiwatch.recorder import (
     fit,
 )
 from mpiwatch.report import Reason, Report, render
+from mpiwatch.script import load
 from mpiwatch.snapshot import publish
+
+__all__ = ["begin_watching", "load"]
 
 MPI_MODULE = "mpi4py.MPI"
 

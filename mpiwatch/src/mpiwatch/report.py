@@ -15,6 +15,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from mpiwatch import packages
+from mpiwatch.packages import advise
 
 __all__ = [
     "MAKERS",
@@ -35,6 +36,7 @@ __all__ = [
     "Status",
     "Table",
     "advice",
+    "advise",
     "groups",
     "rank_lines",
     "render",
