@@ -16,8 +16,7 @@ from mpi4py import MPI
 
 from labkit.bench.rows import Row, in_turns, rows_of
 from labkit.units import KIB, MIB, format_size
-from mpiwatch import watch
-from mpiwatch.layers import without_rendezvous
+from mpiwatch.layers import watch, without_rendezvous
 
 # Bytes of an Allreduce → consecutive calls that are timed together.
 SIZES = {KIB: 100, MIB: 10, 16 * MIB: 2}

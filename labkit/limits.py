@@ -116,7 +116,7 @@ def shared_memory(ranks: int) -> Lack | None:
 
 
 def after_a_bus_error(folder: str = SHM) -> str:
-    """Return a sentence about shared memory for a rank that SIGBUS has killed."""
+    """Return a sentence, without its full stop, about shared memory for a rank that SIGBUS has killed."""
     try:
         room = os.statvfs(folder)
     except OSError:
@@ -124,7 +124,7 @@ def after_a_bus_error(folder: str = SHM) -> str:
     total = room.f_blocks * room.f_frsize
     return (
         f"This signal comes when {folder} is full, where ranks share memory: it has {total // MIB} MiB. To "
-        f"enlarge it: {remedy_for_shared_memory()}."
+        f"enlarge it: {remedy_for_shared_memory()}"
     )
 
 

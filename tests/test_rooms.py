@@ -99,6 +99,7 @@ PUBLIC = {
     "mpiwatch.launch",
     "mpiwatch.layers",
     "mpiwatch.processes",
+    "mpiwatch.program",
     "mpiwatch.report",
     "mpiwatch.sessions",
     "mpiwatch.strict",
@@ -146,6 +147,21 @@ def test_mpiwatch_knows_nothing_of_the_lab() -> None:
     files = [path for name, path in MODULES.items() if name.startswith("mpiwatch")]
     assert [path for path in files if re.search(r"labkit|the lab\b|LABKIT", path.read_text())] == []
     assert [path for path in files if any(name.startswith("labkit") for name in imported(path))] == []
+
+
+def test_strict_mode_hooks_into_mpiwatch_at_one_place() -> None:
+    """It registers itself. Nothing else in mpiwatch imports it, and it sets no name of another module."""
+    strict = {name: path for name, path in MODULES.items() if f"{name}.".startswith("mpiwatch.strict.")}
+    others = {
+        name: path for name, path in MODULES.items() if name.startswith("mpiwatch") and name not in strict
+    }
+    assert [name for name, path in others.items() if imported(path) & strict.keys()] == []
+    registrations = [path.read_text().count("register_mode(") for path in strict.values()]
+    assert sum(registrations) == 1
+    for path in strict.values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            assert not [target for target in targets if ast.unparse(target).startswith(("MPI.", "modes."))]
 
 
 @pytest.mark.parametrize("module", sorted(PUBLIC - {"mpiwatch.layers", "mpiwatch.strict"}))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mpiwatch import HANG_EXIT_CODE, launch
+from mpiwatch import launch
+from mpiwatch.launch import HANG_EXIT_CODE
 
 MPIWATCH, LABKIT = (str(Path(sys.prefix, "bin", name)) for name in ("mpiwatch", "labkit"))
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

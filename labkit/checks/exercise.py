@@ -19,6 +19,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mpiwatch.report import FindingKind
+
 # The wheel carries the notebooks inside the package. In a clone they are beside it.
 PACKAGE = Path(__file__).resolve().parents[1]
 ORIGINALS = (PACKAGE / "originals" if (PACKAGE / "originals").is_dir() else PACKAGE.parent) / "notebooks"
@@ -59,11 +61,15 @@ class Call(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What strict mode has found in a call: the category of the error, the finding, the student's line."""
+    """What strict mode has found in a call: the category of the error, the finding, the student's line.
+
+    `kind`: the name of a FindingKind, which decides what the check advises.
+    """
 
     category: str
     text: str
     place: str
+    kind: str = FindingKind.OTHER.name
 
 
 class Outcome(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,11 @@ from labkit.checks.exercise import Case, Exercise, Fault
 from labkit.checks.launching import HANG_S, Run
 from labkit.checks.transport import CELL
 from labkit.text import ranks_phrase
-from mpiwatch.report import Activity, Reason, Report, rank_lines, title
+from mpiwatch.report import Activity, FindingKind, Reason, Report, rank_lines, title
 
 SHOWN_GROUPS = 3
+SHOWN_PLACES = 2
+SIGNALLED = 128  # an exit code above it is that of a process that a signal has killed
 
 
 class CheckFailed(Exception):
@@ -28,19 +30,19 @@ def finding(  # noqa: PLR0911 (a return for each kind)
     if run.unreadable:
         raise CheckFailed(f"the job's results were changed or damaged ({run.unreadable})")
 
-    def where(number: int, rank: int | None = None) -> str:
+    def subject(number: int, rank: int | None = None) -> str:
+        if not 0 <= number < len(cases):
+            return ""
         on_rank = f", on rank {rank}" if exercise.on_ranks and rank is not None else ""
-        return f"with {cases[number].label}{on_rank}: " if 0 <= number < len(cases) else ""
+        return f"with {cases[number].label}{on_rank}"
 
-    records = [(rank, record) for rank, found in enumerate(run.records) for record in found]
-    lines, failed = text.splitlines(), list[tuple[int, int, Any]]()
-    for rank, record in records:
-        if "check" in record:
-            raise CheckFailed(f"{record['check']['type']}: {record['check']['text']}")
-        if "error" in record:
-            failed.append((record.get("case", -1), rank, record["error"]))
+    def where(number: int, rank: int | None = None) -> str:
+        return f"{subject(number, rank)}: " if subject(number, rank) else ""
+
+    records = [(rank, record) for rank, of_rank in enumerate(run.records) for record in of_rank]
+    lines, failed = text.splitlines(), _errors(records)
     if failed:
-        number, rank, error = min(failed, key=lambda each: each[:2])
+        number, rank, error = min(failed, key=lambda failure: failure[:2])
         return where(number, rank) + _error(error, lines)
     if run.excess:
         return f"it {run.excess}. Look for a loop that does not end"
@@ -48,72 +50,84 @@ def finding(  # noqa: PLR0911 (a return for each kind)
         return None
     begun = max((record["begin"] for _, record in records if "begin" in record), default=-1)
     # A rank that MPI has ended for a broken rule could not hand in its faults at the end of the case.
-    noted = [[Fault(*each["fault"]) for each in found if "fault" in each] for found in run.records]
+    noted = [[Fault(*record["fault"]) for record in of_rank if "fault" in record] for of_rank in run.records]
     noted = noted[: cases[begun].ranks if where(begun) else None]
     if run.status is not None and any(noted):
-        return f"{where(begun).rstrip(': ')}, {broken_rule(noted)}"
+        return f"{subject(begun)}, {broken_rule(noted)}"
     was_late = any(run.stacks) and run.status is None  # then ranks were ended one after the other
     if run.report is not None and not was_late:
         return where(begun) + _hang(run.report, cases[begun].ranks if where(begun) else len(run.records))
     if any(run.stacks):
         return where(begun) + _endless(run.stacks, lines, exercise)
     if run.status is not None and any("cell" in record for _, record in records):
-        how = f" with signal {run.status - 128}" if run.status > 128 else f" with exit code {run.status}"
-        if exercise.on_ranks:  # mpiexec's code may be that of a rank that it has ended
-            how = ""
+        how = (
+            "" if exercise.on_ranks else _exit(run.status)
+        )  # mpiexec's code may be of a rank that it has ended
         return f"{where(begun)}it ends its process{how}. A function returns: it does not exit"
     printed = [line.strip() for line in run.output.splitlines() if line.strip()]
     how = "the job was too slow" if run.status is None else f"the job ended with exit code {run.status}"
-    raise CheckFailed(f"{how}{': ' * bool(printed)}{' / '.join(printed[-3:])[:400]}")
+    said = " / ".join(printed[-3:])[:400]
+    raise CheckFailed(f"{how}: {said}" if said else how)
 
 
-# What follows from an error of strict mode: words of its text, and the advice; the first that fits.
-CONSEQUENCES = (
-    (
-        ("send", "never waited for"),
-        "The array may still be sent when the caller changes it: wait for the request",
+def _errors(records: Iterable[tuple[int, dict[str, Any]]]) -> list[tuple[int, int, Any]]:
+    """Return the errors of the student's code: case, rank, error. Raise CheckFailed for one of the check."""
+    errors = []
+    for rank, record in records:
+        if "check" in record:
+            raise CheckFailed(f"{record['check']['type']}: {record['check']['text']}")
+        if "error" in record:
+            errors.append((record.get("case", -1), rank, record["error"]))
+    return errors
+
+
+def _exit(status: int) -> str:
+    return f" with signal {status - SIGNALLED}" if status > SIGNALLED else f" with exit code {status}"
+
+
+# What follows from an error of strict mode, by the name of its kind.
+ADVICE = {
+    FindingKind.SEND_NOT_COMPLETED.name: (
+        "The array may still be sent when the caller changes it: wait for the request"
     ),
-    (("recv", "never waited for"), "The array may be filled later, or never: wait for the request"),
-    (
-        ("never waited for",),
-        "Its arrays may still be read or written when the function has returned: wait for it",
+    FindingKind.RECEIVE_NOT_COMPLETED.name: "The array may be filled later, or never: wait for the request",
+    FindingKind.COLLECTIVE_NOT_COMPLETED.name: (
+        "Its arrays may still be read or written when the function has returned: wait for it"
     ),
-    (
-        ("changed the buffer",),
-        "MPI may read the array until the request is complete: wait first, or send a copy",
+    FindingKind.BUFFER_CHANGED.name: (
+        "MPI may read the array until the request is complete: wait first, or send a copy"
     ),
-    (("uses memory that",), "Until that call is complete, use another array, or wait for it first"),
-)
+    FindingKind.MEMORY_IN_USE.name: "Until that call is complete, use another array, or wait for it first",
+}
 
 
 def broken_rule(by_rank: Sequence[Sequence[Fault]]) -> str:
     """Return the first fault that strict mode has found, with ranks, line and what follows; or nothing."""
-    found = next((fault for faults in by_rank for fault in faults), None)
-    if found is None:
+    first = next((fault for faults in by_rank for fault in faults), None)
+    if first is None:
         return ""
-    if not found.place:
-        return found.text
-    ranks = [rank for rank, faults in enumerate(by_rank) if found in faults]
-    place = found.place.replace("cell line", "line").replace(" from the cell", "")
-    said = found.text.lower()
-    follows = next((advice for words, advice in CONSEQUENCES if all(map(said.count, words))), "")
-    return f"on {ranks_phrase(ranks)}: {found.text} ({place}). {follows}".rstrip(". ")
+    if not first.place:
+        return first.text
+    ranks = [rank for rank, faults in enumerate(by_rank) if first in faults]
+    sentence = f"on {ranks_phrase(ranks)}: {first.text} ({first.place})"
+    advice = ADVICE.get(first.kind)
+    return f"{sentence}. {advice}" if advice else sentence
 
 
 def below(run: Run, text: str) -> str:
     """Return the error that a line of the cell below the function has raised; empty if there is none."""
-    found = [record["below"] for records in run.records for record in records if "below" in record]
-    if not found:
+    errors = [record["below"] for records in run.records for record in records if "below" in record]
+    if not errors:
         return ""
-    at = _line(found[0]["line"], text.splitlines())
-    return f"below the function, your cell raises {found[0]['type']}: {found[0]['text']}{at}"
+    at = _line(errors[0]["line"], text.splitlines())
+    return f"below the function, your cell raises {errors[0]['type']}: {errors[0]['text']}{at}"
 
 
 def _error(error: dict[str, Any], lines: list[str]) -> str:
-    text = f"{error['type']}{': ' * bool(error['text'])}{error['text']}"
+    text = f"{error['type']}: {error['text']}" if error["text"] else error["type"]
     at = _line(error["line"], lines)
-    if error["type"] == "StrictError":  # it names the rank and its own line
-        return re.sub(r"^rank \d+: ", "", error["text"]).replace("cell line", "line")
+    if error["type"] == "StrictError":  # it names its own line
+        return str(error["text"])
     if error["what"]:
         return f"its result is of type {error['what']} and cannot be used ({text})"
     if error["type"] == "SystemExit":
@@ -133,38 +147,43 @@ def _line(number: int, lines: list[str]) -> str:
     return f" at line {number}: `{lines[number - 1].strip()}`"
 
 
-def _hang(found: dict[str, Any], size: int) -> str:
+def _hang(data: dict[str, Any], size: int) -> str:
     try:
-        report = Report.from_json(json.dumps(found).encode())
+        report = Report.from_json(json.dumps(data).encode())
         states = tuple(rank for rank in report.ranks if rank.rank < size)
         report = replace(report, ranks=states, world_size=size)
         if report.reason is Reason.RANK_DIED:
             dead = next(rank for rank in report.ranks if rank.rank == report.reporter)
             at = f" at {dead.place}" if dead.place else ""
-            how = (dead.error or "died").partition(" in the middle")[0]
-            if how.startswith("ended "):
-                how = how.replace("ended", "ended its process", 1)
-                at += ". A function returns: it does not exit"
-            return f"rank {dead.rank} {how}{at}".replace("cell line", "line")
-        groups = [line.strip() for line in rank_lines(report)[:SHOWN_GROUPS]]
+            if dead.exit_code is None or dead.exit_code > SIGNALLED:
+                return f"rank {dead.rank} {dead.error or 'died'}{at}"
+            how = f"ended its process with exit code {dead.exit_code}"
+            return f"rank {dead.rank} {how}{at}. A function returns: it does not exit"
+        groups = [line.strip() for line in rank_lines(report, in_cell=False)[:SHOWN_GROUPS]]
         waits = any(rank.activity is not Activity.RUNNING for rank in report.ranks)
-        text = f"the ranks hang. {_sentence(title(report))} {_sentence('; '.join(groups)) if waits else ''}"
+        sentences = [title(report), "; ".join(groups)] if waits else [title(report)]
+        return f"the ranks hang. {'. '.join(map(_clause, sentences))}"
     except (KeyError, TypeError, ValueError, StopIteration, IndexError, AssertionError):
         return f"the ranks hang: they wait for each other for more than {HANG_S:g} s"
-    return text.replace(" from the cell", "").replace("cell line", "line").rstrip(" .")
 
 
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
+def _clause(text: str) -> str:
+    """Return a sentence with a capital letter and without its full stop."""
+    return f"{text[:1].upper()}{text[1:]}".rstrip(".")
 
 
 def _endless(stacks: list[str], lines: list[str], exercise: Exercise) -> str:
-    places = []
+    places, shown_lines = [], []
     for rank, stack in enumerate(stacks):
-        if found := re.search(rf'File "{re.escape(CELL)}", line (\d+)', stack):
-            places.append((f"rank {rank} is" if exercise.on_ranks else "it is") + _line(int(found[1]), lines))
-    at = ": " * bool(places) + "; ".join(places[:2])
+        match = re.search(rf'File "{re.escape(CELL)}", line (\d+)', stack)
+        if match is not None:
+            subject = f"rank {rank} is" if exercise.on_ranks else "it is"
+            places.append(subject + _line(int(match[1]), lines))
+            shown_lines += lines[int(match[1]) - 1 : int(match[1])]
+    sentence = f"it does not end within {exercise.deadline_s:g} s"
+    if places:
+        sentence += f": {'; '.join(places[:SHOWN_PLACES])}"
     advice = "Look for a loop that does not end"
-    if re.search(r"\.[Tt]est\w*\(", at):
+    if any(re.search(r"\.[Tt]est\w*\(", line) for line in shown_lines[:SHOWN_PLACES]):
         advice = "A loop of `Test()` waits as `Wait()` does: test once, go on, and test again later"
-    return f"it does not end within {exercise.deadline_s:g} s{at}. {advice}"
+    return f"{sentence}. {advice}"

@@ -31,9 +31,10 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, TextIO
 
-from labkit.checks.exercise import Call, Case
+from labkit.checks.exercise import Call, Case, Fault
 from labkit.checks.limits import limit
 from labkit.checks.transport import CELL, MAX_PRINTED, Writer, pack
+from mpiwatch.report import FindingKind, advise, request_kind
 
 MAX_TEXT = 800
 OTHER_RESULT = (
@@ -47,6 +48,7 @@ LEAST_S = 2.0  # of a core, or asleep, before a function counts as one that does
 def main(folder: Path) -> None:
     """Run the job that the folder describes, as one of its ranks."""
     task = pickle.loads((folder / "task").read_bytes())  # the judge wrote it
+    advise(cell="")  # a finding names a line of the answer, which is one cell
     ranks = _OneProcess(folder, 0)
     if task["on_ranks"]:
         ranks = _Ranks(folder, pickle.loads(task["cases"]), task["is_strict"])
@@ -210,6 +212,8 @@ def _describe(error: BaseException, what: str = "") -> dict[str, Any]:
         lines.append(error.lineno)
     said = str(error).splitlines() or [""]
     kind, text = type(error).__name__, said[0]
+    if type(error).__name__ == "StrictError":  # of mpiwatch.strict, which is loaded only where it is used
+        text = getattr(error, "reason", text)
     if type(error).__module__ == "mpi4py.MPI":  # the last line of MPI's error stack says what is wrong
         kind, text = f"MPI.{kind}", text.removesuffix(", error stack:")
         if len(said) > 1:
@@ -261,9 +265,9 @@ def _call(
             arguments = copy.deepcopy(case.arguments[0])
             packed = pack(function(*arguments))  # what counts: it must not depend on an earlier call
             if json.dumps(packed) != json.dumps(before):  # as text: nan is not equal to itself
-                faults.append(("state", OTHER_RESULT, ""))
+                faults.append(Fault("state", OTHER_RESULT, ""))
             if any(json.dumps(pack(earlier)) != json.dumps(kept) for earlier, kept in ranks.results):
-                faults.append(("state", KEPT_RESULT, ""))
+                faults.append(Fault("state", KEPT_RESULT, ""))
     except BaseException as raised:
         error = _describe(raised, what)
         writer.write(case=number, error=error)
@@ -272,6 +276,17 @@ def _call(
     traffic = ranks.traffic(case.ranks)
     writer.write(case=number, result=packed, arguments=changed, faults=faults, is_old=is_old, **traffic)
     return None
+
+
+def _fault(finding: Any) -> Fault:
+    """Return a finding of strict mode as data that can be written."""
+    return Fault(finding.category.value, finding.text, finding.place, finding.kind.name)
+
+
+def _not_completed(operation: str, place: str) -> Fault:
+    """Return the fault that nobody has waited for the request of an operation."""
+    text = f"the request of {operation} was never waited for"
+    return Fault("request lifecycle", text, place, request_kind(operation).name)
 
 
 class _OneProcess:
@@ -297,8 +312,8 @@ class _OneProcess:
         """Return what the function has sent in this case, and which methods it has called."""
         return {"sent": [], "messages": [], "calls": []}
 
-    def faults(self) -> list[tuple[str, str, str]]:
-        """Return what strict mode has found in this case: category, text, line."""
+    def faults(self) -> list[Fault]:
+        """Return what strict mode has found in this case."""
         return []
 
     def end(self, error: dict[str, Any] | None = None) -> None:
@@ -345,9 +360,9 @@ class _Ranks(_OneProcess):
             self.comms[size] = self.counted.Split(0 if self.rank < size else 1, self.rank)
         self.end()
 
-    def note(self, found: Any) -> None:
+    def note(self, finding: Any) -> None:
         """Write a finding of strict mode at once: MPI may end this process for it."""
-        self.writer.write(fault=(found.category.value, found.text, found.place))
+        self.writer.write(fault=_fault(finding))
 
     def any_failed(self, failed: bool) -> bool:
         """Wait asleep, so that a rank that waits here does not take the core from one that works."""
@@ -384,21 +399,21 @@ class _Ranks(_OneProcess):
         ]
         return {"sent": nbytes, "messages": messages, "calls": list(self.calls)}
 
-    def faults(self) -> list[tuple[str, str, str]]:
+    def faults(self) -> list[Fault]:
         if not self.is_strict:
-            left = [each for each in self.requests if each.request]
+            pending = [request for request in self.requests if request.request]
             self.requests.clear()
-            return [
-                ("request lifecycle", f"the request of {each.operation} was never waited for", each.place)
-                for each in left
-            ]
+            return [_not_completed(request.operation, request.place) for request in pending]
         from labkit.checks.recording import forget_requests
         from mpiwatch import strict
 
         forget_requests()
         # Of what is never freed, only communicators count: MPI has few of them.
-        found = [each for each in strict.end_function() if not each.is_remark or "communicator" in each.text]
-        return [(each.category.value, each.text, each.place) for each in found]
+        counted = FindingKind.COMMUNICATOR_NOT_FREED
+        findings = [
+            finding for finding in strict.end_function() if not finding.is_remark or finding.kind is counted
+        ]
+        return [_fault(finding) for finding in findings]
 
     def end(self, error: dict[str, Any] | None = None) -> None:
         if self.watch is not None:

@@ -11,8 +11,8 @@ import click
 
 from labkit.cli.inputs import Finite, OutputFile
 from labkit.cli.ranks import mpiexec, on_hosts, ranks_option, under_mpiexec
-from mpiwatch import load
 from mpiwatch.launch import DEADLINE_S, Options, launcher_of_ranks, run
+from mpiwatch.program import load
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})

@@ -24,8 +24,8 @@ from labkit.cli.ranks import HOSTS, ending_together, hosts_option, on_ranks, und
 from labkit.train.checklist import ITEMS, missing
 from labkit.train.presets import PRESETS
 from labkit.train.settings import RECIPES, THE_RUN, Settings
-from mpiwatch import begin_watching
 from mpiwatch.launch import Options, refuse_world_of_one
+from mpiwatch.program import begin_watching
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -245,7 +245,7 @@ class Attempt:
         silent = ", but not all of them answered" if registered >= self.n else ""
         cause = limits.hint(output) or "`labkit doctor` in a terminal finds the usual causes."
         if any(code == -signal.SIGBUS for _, code in ends):
-            cause = f"A bus error has killed a rank. {limits.after_a_bus_error()}"
+            cause = f"A bus error has killed a rank. {limits.after_a_bus_error()}."
         return ClusterError(f"{registered} of {self.n} engines came up{silent}. {cause}{output}")
 
     def end_engines(self) -> None:

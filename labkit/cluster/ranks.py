@@ -23,7 +23,7 @@ from labkit.cluster.failures import Failure, failures, hang_report, leftover_lin
 from labkit.cluster.places.files import cluster_files, exits_in
 from labkit.guard import Guard, note_in_log
 from labkit.text import ranks_phrase
-from mpiwatch import HANG_EXIT_CODE
+from mpiwatch.launch import HANG_EXIT_CODE
 from mpiwatch.report import Reason, Report, render
 from mpiwatch.sessions import FlightRecorder, take_snapshot
 
@@ -179,7 +179,7 @@ class Ranks:
             others = ", and MPI ended the other ranks with it" if len(ranks) > 1 else ""
             cause = f"rank {self.pids[pid]} {how}{others}"
             if code == -signal.SIGBUS:
-                cause += f". {limits.after_a_bus_error().removesuffix('.')}"
+                cause += f". {limits.after_a_bus_error()}"
         return RankDied(f"{cause or f'{ranks_phrase(gone or ranks)} ended'}. {ADVICE}")
 
     def last_words(self) -> str:

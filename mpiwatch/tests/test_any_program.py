@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from jobs import kill_tree, thorough, wait_until
-from mpiwatch import HANG_EXIT_CODE
-from mpiwatch.launch import Options, command_line, parse
+from mpiwatch.launch import HANG_EXIT_CODE, Options, command_line, parse
 from mpiwatch.processes import alive
 from mpiwatch.program import Parent
 from programs import random_programs

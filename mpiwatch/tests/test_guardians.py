@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from jobs import PROGRAMS, run, thorough
-from mpiwatch import FLIGHT_RECORDER, HANG_EXIT_CODE, processes
+from mpiwatch import processes
+from mpiwatch.launch import HANG_EXIT_CODE
 from mpiwatch.machines import Hub, Relay
+from mpiwatch.processes import FLIGHT_RECORDER
 from mpiwatch.program import Parent
 from mpiwatch.watchdog import Watchdog
 

@@ -13,7 +13,9 @@ import psutil
 import pytest
 
 from jobs import thorough
-from mpiwatch import FLIGHT_RECORDER, HANG_EXIT_CODE, processes
+from mpiwatch import processes
+from mpiwatch.launch import HANG_EXIT_CODE
+from mpiwatch.processes import FLIGHT_RECORDER
 
 # Imported by every Python that starts: no module but these and the standard library's can be imported.
 ONLY = """

@@ -27,10 +27,13 @@ from mpiwatch.machines import (
     Kind,
     Listener,
     Relay,
+    Session,
     addresses,
     decode,
     find_hub,
+    hand_over,
     shake_hands,
+    take_over,
 )
 from mpiwatch.recorder import (
     Call,
@@ -67,6 +70,12 @@ def connected() -> tuple[socket.socket, socket.socket]:
         return ours, server.accept()[0]
 
 
+def connections(key: bytes = bytes(32)) -> tuple[Connection, Connection]:
+    """Return the hub's and the relay's end of a connection."""
+    hub, relay = connected()
+    return Connection(hub, Session(key, 0, 1)), Connection(relay, Session(key, 1, 0))
+
+
 @pytest.fixture
 def two() -> Iterator[Two]:
     recorders = [FlightRecorder(FlightRecorder.create(len(MACHINES))) for _ in range(2)]
@@ -76,7 +85,7 @@ def two() -> Iterator[Two]:
         for rank, slot in enumerate(recorder.slots):
             slot.machine, slot.host = MACHINES[rank], b"n%d" % MACHINES[rank]
             slot.pid = os.getpid() if MACHINES[rank] == number else 0
-    near, far = map(Connection, connected())
+    near, far = connections()
     made = Two(*recorders, Hub(recorders[0], {1: near}), Relay(recorders[1], {0: far}))
     made.hub.start()
     made.relay.start()
@@ -203,7 +212,7 @@ def test_a_program_in_place_of_the_hub_is_refused() -> None:
 
 
 def test_frames_arrive_whole_however_they_are_cut() -> None:
-    sender, receiver = map(Connection, connected())
+    sender, receiver = connections()
     sent = [[(i, i * 8, bytes([i % 251]) * (i * 7919 % 300_000))] for i in range(40)]
     received: list[object] = []
     for changes in sent:
@@ -217,6 +226,71 @@ def test_frames_arrive_whole_however_they_are_cut() -> None:
     with pytest.raises(ConnectionError):
         list(receiver.receive())
     receiver.close()
+
+
+def other_key(frame: bytes) -> bytes:
+    forger, victim = connections(bytes(31) + b"x")
+    forger.send(Kind.PUBLISHED)
+    wait_until(lambda: bool(victim.socket.recv(1, socket.MSG_PEEK)), "the forged frame")
+    forged = victim.socket.recv(1000)
+    forger.close()
+    victim.close()
+    return forged
+
+
+def has_read(connection: Connection) -> bool:
+    """Read the frames that have arrived; return false, so that `wait_until` goes on until one is refused."""
+    list(connection.receive())
+    return False
+
+
+FORGERIES = {
+    "made without the key": other_key,
+    "changed on the way": lambda frame: frame[:20] + bytes([frame[20] ^ 1]) + frame[21:],
+    "with another clock": lambda frame: frame[:8] + bytes([frame[8] ^ 1]) + frame[9:],
+    "repeated": lambda frame: frame + frame,
+}
+
+
+@pytest.mark.parametrize("how", FORGERIES)
+def test_a_forged_frame_is_refused_and_ends_the_connection(how: str) -> None:
+    sender, receiver = connections()
+    with closing(sender), closing(receiver):
+        sender.send(Kind.SLOTS, [(0, 0, b"state")])
+        assert list(receiver.receive()) == [(Kind.SLOTS, [(0, 0, b"state")])]
+        sender.socket.setblocking(True)
+        sender.send(Kind.SLOTS, [(1, 0, b"state")])
+        receiver.socket.setblocking(True)
+        frame = receiver.socket.recv(1000)
+        receiver.socket.setblocking(False)
+        sender.socket.sendall(FORGERIES[how](frame))
+        with pytest.raises(FrameError, match="was not sent by the other end"):
+            wait_until(lambda: has_read(receiver), "the forged frame")
+
+
+def test_a_frame_that_is_sent_back_to_its_sender_is_refused() -> None:
+    sender, receiver = connections()
+    with closing(sender), closing(receiver):
+        sender.send(Kind.PUBLISHED)
+        receiver.socket.setblocking(True)
+        receiver.socket.sendall(receiver.socket.recv(1000))
+        with pytest.raises(FrameError, match="was not sent by the other end"):
+            wait_until(lambda: has_read(sender), "the frame that comes back")
+
+
+def test_a_connection_that_is_handed_over_goes_on_with_its_session() -> None:
+    near, far = connections()
+    recorder = FlightRecorder(FlightRecorder.create(2))
+    recorder.head.machine, recorder.slots[1].machine = 1, 1
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(theirs):
+        hand_over(1, recorder, Relay(recorder, {0: far}), ours)
+        taken = take_over(theirs)
+    recorder.remove()
+    assert taken is not None and taken[2] is not None
+    with closing(near), closing(far), closing(taken[2]):
+        taken[2].connections[0].send(Kind.PUBLISHED)
+        wait_until(lambda: [*near.receive()] == [(Kind.PUBLISHED, None)], "the frame")
 
 
 NO_FRAMES = b"", b"\0", b"\1\0\0", b"\1" + bytes(11) + b"\t", b"\3{}", b"\3" + bytes(8)
@@ -252,7 +326,7 @@ def hub() -> Iterator[tuple[Hub, Connection]]:
     recorder = FlightRecorder(FlightRecorder.create(2))
     recorder.remove()
     recorder.slots[1].machine = 1
-    near, far = map(Connection, connected())
+    near, far = connections()
     made = Hub(recorder, {1: near})
     yield made, far
     made.close()
@@ -293,7 +367,7 @@ def test_a_machine_that_does_not_answer_delays_a_report_for_a_while_only(
 
 def test_a_hub_that_ends_while_it_is_answered_is_lost_once(two: Two) -> None:
     two.hub.stop()
-    near, far = map(Connection, connected())
+    near, far = connections()
     relay = Relay(two.there, {0: far})
     near.send(Kind.REPORT, (Report(Reason.STOPPED, 2.0), 0))
     near.close()

@@ -17,7 +17,8 @@ import pytest
 
 import mpiwatch
 from jobs import DEADLINE_S
-from mpiwatch import HANG_EXIT_CODE, launch
+from mpiwatch import launch
+from mpiwatch.launch import HANG_EXIT_CODE
 
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text()
@@ -74,8 +75,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert f"pip install {wheel.name}" in README
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    points = metadata.entry_points(group="console_scripts")
-    (point,) = [point for point in points if point.name == "mpiwatch"]
+    (point,) = [
+        point
+        for distribution in metadata.distributions(path=[str(site)])
+        for point in distribution.entry_points.select(group="console_scripts", name="mpiwatch")
+    ]
     code = f"import sys; from {point.module} import {point.attr}; sys.exit({point.attr}())"
     words = shlex.join([str(folder / "bin/python"), "-c", code])
     program = folder / "bin" / "mpiwatch"
@@ -121,6 +125,6 @@ def test_each_line_of_the_readme_does_what_it_says(environment: Path, tmp_path: 
 
 
 def test_the_readme_describes_each_public_name() -> None:
-    table = README[README.index("| Name in") : README.index("Further public")]
-    described = set(re.findall(r"`(\w+)`", table))
-    assert described >= set(mpiwatch.__all__)
+    table = README[README.index("| Name in") : README.index("Each further public")]
+    described = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert sorted(described) == sorted(mpiwatch.__all__)

@@ -14,8 +14,8 @@ from time import monotonic
 
 import pytest
 
-from mpiwatch import FLIGHT_RECORDER
 from mpiwatch.places import file_label, frames_in, place_in
+from mpiwatch.processes import FLIGHT_RECORDER
 from mpiwatch.recorder import (
     ERROR_BYTES,
     FILE_BYTES,

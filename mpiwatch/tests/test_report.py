@@ -11,6 +11,7 @@ import pytest
 
 from jobs import thorough
 from mpiwatch import packages
+from mpiwatch.places import place_in
 from mpiwatch.recorder import HISTORY_CALLS, Call, CellState, Death, FlightRecorder, Slot, WaitingIn
 from mpiwatch.report import (
     Activity,
@@ -160,6 +161,21 @@ def test_a_student_line_is_quoted_as_it_is(reason: Reason, activity: Activity, l
     shows_place = activity in (*WAITING_ACTIVITIES, *runs)
     assert render(report).count(f" at {place}\n") == shows_place
     assert render(report).count(f"raised ValueError: {line}\n") == raised
+
+
+def test_ranks_that_run_no_cell_have_returned_from_none() -> None:
+    report = a_report(RankState(0, Activity.RETURNED), RankState(1, Activity.NOT_STARTED))
+    assert rank_lines(report, in_cell=False) == [
+        "  rank 0 has returned",
+        "  rank 1 has not started",
+    ]
+    assert rank_lines(report)[0] == "  rank 0 has returned from the cell"
+
+
+def test_a_library_may_leave_out_the_word_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages.advice, "cell", "cell")
+    packages.advise(cell="")
+    assert place_in([("<ipython-input-1>", 4)]) == "line 4"
 
 
 def test_a_report_of_an_interrupted_rank() -> None:

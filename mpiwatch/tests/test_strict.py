@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mpiwatch import STRICT_EXIT_CODE
-from mpiwatch.launch import mpiexec
+from mpiwatch.launch import STRICT_EXIT_CODE, mpiexec
 from mpiwatch.processes import is_mpich
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -116,6 +115,9 @@ def test_a_program_lists_what_it_leaves_behind(run: Run, programs: Path, tmp_pat
     assert done.returncode == STRICT_EXIT_CODE
     written = json.loads(record.read_text())
     assert written["exit_code"] == STRICT_EXIT_CODE and len(written["findings"]) == 5
+    kinds = sorted(finding["kind"] for finding in written["findings"])
+    leaks, sends = ["communicator not freed"] * 2, ["send not completed"]
+    assert kinds == [*leaks, "other", "receive not completed", *sends]
 
 
 @pytest.mark.skipif(not is_mpich(mpiexec()), reason="Open MPI's ends all ranks if one ends with a code")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labkit.checks.exercise import Call, Case, Exercise, Outcome
-from labkit.checks.failures import CheckFailed
+from labkit.checks.exercise import Call, Case, Exercise, Fault, Outcome
+from labkit.checks.failures import ADVICE, CheckFailed, broken_rule
 from labkit.checks.judge import Judge
 from labkit.checks.launching import Run
 from labkit.checks.transport import pack
@@ -192,3 +192,15 @@ def test_a_missing_record_is_never_correct() -> None:
     assert JudgeWithoutJob(exercise(), CASES[:1], {}).outcomes(run)[0][0].result == 1
     with pytest.raises(CheckFailed, match="no result"):
         JudgeWithoutJob(exercise(), CASES[:2], {}).outcomes(run)
+
+
+@pytest.mark.parametrize("kind", sorted(ADVICE))
+def test_the_advice_on_a_broken_rule_follows_from_its_kind_and_not_from_its_words(kind: str) -> None:
+    fault = Fault("request lifecycle", "words that nobody looks for", "line 3: `x`", kind)
+    expected = f"on rank 1: words that nobody looks for (line 3: `x`). {ADVICE[kind]}"
+    assert broken_rule([[], [fault]]) == expected
+
+
+def test_a_broken_rule_without_advice_ends_with_its_line() -> None:
+    fault = Fault("resource leak", "the request of Isend was never waited for", "line 3")
+    assert broken_rule([[fault], [fault]]) == f"on ranks 0, 1: {fault.text} (line 3)"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from mpi4py import MPI
 
-from mpiwatch import HANG_EXIT_CODE
 from mpiwatch.communicators import SEPARATE
+from mpiwatch.launch import HANG_EXIT_CODE
 from mpiwatch.processes import supervised
 from tests.conftest import thorough
 from tests.hosts.conftest import Run as RunHosts

@@ -8,69 +8,51 @@ defines communicators derives them from `CommWrapper` and calls `register`. Noth
 before it is used.
 
 Further public modules: `mpiwatch.report` (reports as data, text and table), `mpiwatch.launch` (start ranks),
-`mpiwatch.processes` (start and end processes), `mpiwatch.layers` (for communicators and algorithms on top),
-`mpiwatch.sessions` (ranks that run one cell after another), `mpiwatch.strict` (find what shows only by
-chance). All other modules may change from one version to the next.
+`mpiwatch.program` (watch a rank that another launcher has started), `mpiwatch.processes` (start and end
+processes), `mpiwatch.layers` (for communicators and algorithms on top), `mpiwatch.sessions` (ranks that run
+one cell after another), `mpiwatch.strict` (find what shows only by chance). All other modules may change from
+one version to the next.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mpiwatch.packages import advise, register
+from mpiwatch.packages import register
 
 if TYPE_CHECKING:
-    from mpiwatch.communicators import resume, watch, watch_world
+    from mpiwatch.communicators import resume, watch_world
     from mpiwatch.launch import Options, run
-    from mpiwatch.message_waits import Pending, wait_for_pending
+    from mpiwatch.message_waits import wait_for_pending
     from mpiwatch.processes import supervised
-    from mpiwatch.program import begin_watching
     from mpiwatch.report import Report
-    from mpiwatch.script import load
-    from mpiwatch.waiting import CollectiveError, HangError
+    from mpiwatch.waiting import HangError
     from mpiwatch.wrapper import CommWrapper
 
 __version__ = "0.1.0"
 
-HANG_EXIT_CODE = 86  # of a program, or of a rank of a session, that ends because of a hang
-STRICT_EXIT_CODE = 87  # of a program without a hang in which strict mode has found errors
-FLIGHT_RECORDER = "mpiwatch-flight-recorder-"  # of its file's name; its creator's pid follows
-
 # The module of each public name, which is imported when the name is used.
 _MODULES = {
     "watch_world": "communicators",
-    "watch": "communicators",
     "resume": "communicators",
     "HangError": "waiting",
-    "CollectiveError": "waiting",
     "Report": "report",
     "Options": "launch",
     "run": "launch",
-    "load": "script",
-    "begin_watching": "program",
     "CommWrapper": "wrapper",
-    "Pending": "message_waits",
     "wait_for_pending": "message_waits",
     "supervised": "processes",
 }
 
 __all__ = [
-    "HANG_EXIT_CODE",
-    "STRICT_EXIT_CODE",
-    "CollectiveError",
     "CommWrapper",
     "HangError",
     "Options",
-    "Pending",
     "Report",
-    "advise",
-    "begin_watching",
-    "load",
     "register",
     "resume",
     "run",
     "supervised",
     "wait_for_pending",
-    "watch",
     "watch_world",
 ]
 

@@ -12,7 +12,7 @@ but `ValueError`, for what mpi4py and MPI would not notice.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -21,12 +21,12 @@ from mpi4py import MPI
 from mpi4py.MPI import Intracomm as RawIntracomm  # mpi4py's own, also after `library_calls.install`
 from mpi4py.util import dtlib
 
+from mpiwatch import modes
 from mpiwatch.report import UNKNOWN
 
 # What the counts in a message argument are of: see `reaches`.
 WHOLE, BLOCK, COUNTS, TYPES = range(4)
 # Strict mode looks at the datatype of each list, too.
-on_list: Callable[[str, int, Any, MPI.Datatype], None] | None = None
 
 NO_BUFFER = (type(None), MPI.InPlaceType, MPI.BottomType)
 
@@ -222,8 +222,8 @@ def _excess(call: str, rank: int, part: Part) -> str:
     first = part.start + offset + min(0, steps)
     last = part.start + offset + length + max(0, steps)
     if (low <= first and last <= high) or (datatype is not None and uses_addresses(datatype)):
-        if on_list is not None and datatype is not None:
-            on_list(call, rank, buffer, datatype)
+        if modes.registered is not None and datatype is not None:
+            modes.registered.check_message(call, rank, buffer, datatype)
         return ""
     name = getattr(buffer, "dtype", "elements") if datatype is None else datatype.Get_name()
     return (

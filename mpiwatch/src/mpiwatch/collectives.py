@@ -14,7 +14,6 @@ import ctypes
 import functools
 import sys
 from _thread import get_ident
-from collections.abc import Callable
 from time import sleep
 from types import CodeType, FrameType
 from typing import Any, NoReturn
@@ -23,7 +22,7 @@ from zlib import crc32
 from mpi4py import MPI
 from numpy import ndarray
 
-from mpiwatch import packages
+from mpiwatch import modes, packages
 from mpiwatch.arguments import (
     BLOCK,
     COUNTS,
@@ -38,6 +37,7 @@ from mpiwatch.arguments import (
     is_in_place,
     signature,
 )
+from mpiwatch.forwarding import add_methods
 from mpiwatch.library_calls import RawIntracomm
 from mpiwatch.places import describe, file_label, line_number
 from mpiwatch.recorder import (
@@ -62,7 +62,7 @@ from mpiwatch.report import OF_ARRAYS, OF_OBJECTS, UNKNOWN, Mismatch, Reason
 from mpiwatch.signatures import amounts, misfit_of
 from mpiwatch.snapshot import mismatch
 from mpiwatch.waiting import DEADLINE_S, CollectiveError, Waiting, Watch, wait_until
-from mpiwatch.wrapper import CommWrapper, add_methods
+from mpiwatch.wrapper import CommWrapper
 
 SETTLE_S = 0.5  # how long a mismatch waits for ranks that are on their way: the report then shows them, too
 VISIBLE_S = 0.001  # a thousand times as long as a write takes to reach the other cores
@@ -112,7 +112,6 @@ class Channel:
         self.notes: dict[Key, tuple[CodeType, int, bytes]] = {}
         self.number = recorder.head.first_number
         self.caller = get_ident()  # the thread that called the last collective
-        self.has_begun: Callable[[str, int], object] | None = None  # strict mode's: operation and root
         self.words[self.own] = 0  # of a communicator that had these words before
         recorder.rows[row].made_by = fit(made_by, NAME_BYTES)
         recorder.rows[row].first_number = self.number
@@ -162,8 +161,8 @@ class Channel:
                 difference = self.mismatch(word)
                 if difference is not None:
                     self._report(difference, deadline_s)
-        if self.has_begun is not None:
-            self.has_begun(operation, root)
+        if modes.registered is not None:
+            modes.registered.note_collective(self, operation, root)
 
     def _meet(self, word: int, deadline_s: float) -> None:
         """Return when all members have made the call of this word: a rendezvous."""

@@ -24,9 +24,10 @@ from typing import Any, NoReturn
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch import waiting
+from mpiwatch import modes, waiting
 from mpiwatch.arguments import check_message, signature
 from mpiwatch.collectives import Channel, WatchedCollectives
+from mpiwatch.forwarding import add_methods
 from mpiwatch.launch import node_name
 from mpiwatch.library_calls import NotedWin, RawIntracomm, RawWin, install, like
 from mpiwatch.machines import START_S, Hub, Listener, Server, addresses, find_hub, serve_here, server_of
@@ -38,7 +39,6 @@ from mpiwatch.report import UNKNOWN
 from mpiwatch.requests import replace_requests
 from mpiwatch.waiting import Watch, raise_together, world_ranks
 from mpiwatch.watchdog import Watchdog
-from mpiwatch.wrapper import add_methods
 
 # The accesses of a window whose buffers are checked.
 ACCESSES = (
@@ -301,7 +301,7 @@ def watch_world(
     deadline_s: float,
     keep: bool = False,
     in_program: bool = False,
-    strict: bool = False,
+    has_rendezvous: bool = False,
     serve: Serve = serve_here,
 ) -> WatchedComm:
     """Replace `MPI.COMM_WORLD` by the watched communicator and start the watchdog; return the communicator.
@@ -312,11 +312,11 @@ def watch_world(
     - `keep`: leave the flight recorder's files for other processes to read (see `watch`).
     - `in_program`: wait without limit, rather than PATIENCE deadlines, for a rank that computes; and do not
       end ranks that stay in MPI after a report about a watched wait.
-    - `strict`: let collectives begin only when all ranks have called the same one, also in a program.
+    - `has_rendezvous`: let collectives begin only when all ranks have called the same one, also in a program.
     - `serve`: see `watch`.
     """
     global _watchdog  # noqa: PLW0603
-    world = watch(keep, serve, waits=strict or not in_program)
+    world = watch(keep, serve, waits=has_rendezvous or not in_program)
     world.deadline_s = deadline_s
     setattr(MPI, "COMM_WORLD", world)  # noqa: B010  (mpi4py's stubs declare it final)
     if world.watch is not None and _watchdog is None:
@@ -332,11 +332,24 @@ def watch_world(
     return world
 
 
-def replace_world(world: WatchedComm) -> None:
-    """Make `watch()` and `MPI.COMM_WORLD` refer to a communicator that wraps the world's."""
-    global _world  # noqa: PLW0603
-    _world = world
-    setattr(MPI, "COMM_WORLD", world)  # noqa: B010
+def register_mode(mode: modes.Mode) -> None:
+    """Let a mode take part in all watched calls: see mpiwatch.modes.
+
+    `watch()` and `MPI.COMM_WORLD` then refer to the mode's communicator, which wraps the watched world.
+    """
+    global _world
+    watch: Watch = mode.world.watch
+    move_messages = watch.progress
+
+    def progress() -> None:
+        move_messages()
+        mode.progress()
+
+    watch.progress = progress
+    modes.registered, _world = mode, mode.world
+    replace_requests(mode.request, mode.prequest)
+    for name, replacement in {**mode.names, "COMM_WORLD": mode.world}.items():
+        setattr(MPI, name, replacement)
 
 
 def resume() -> None:

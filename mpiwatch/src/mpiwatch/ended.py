@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from types import CodeType
 from typing import Any
 
 from mpi4py import MPI
@@ -18,7 +19,7 @@ from mpiwatch.library_calls import (
     RawIntracomm,
     live_objects,
 )
-from mpiwatch.places import place_of_instruction
+from mpiwatch.places import cell_number, is_cell, place_of_instruction
 from mpiwatch.requests import EndedError, PolledRequest
 
 # Methods that no longer matter, and do nothing.
@@ -28,11 +29,13 @@ ASKING = re.compile(r"Get_\w+|Is_\w+|Compare|tomemory|toint|fromint|py2f|f2py|fr
 OBJECT_CALLS = OF_OBJECTS | {"isend", "ibsend", "issend", "irecv", "iprobe", "improbe"}
 
 
-def explanation(what: str, place: str, because: str) -> str:
-    """Return why something cannot be used any more, and what to do."""
-    cell = re.match(r"cell \[(\d+)\]", place)
-    where = f" at {place}" if place else ""
-    again = f"run cell [{cell[1]}] again" if cell else "make it anew"
+def explanation(what: str, code: CodeType | None, instruction: int, because: str) -> str:
+    """Return why something cannot be used any more, and what to do; `code` has made it, if it is known."""
+    if code is None:
+        return f"this {what} ended when {because}: make it anew"
+    where = f" at {place_of_instruction(code, instruction, is_running=False)}"
+    number = cell_number(code.co_filename) if is_cell(code.co_filename) else ""
+    again = f"run cell [{number}] again" if number else "make it anew"
     return f"this {what}, made{where}, ended when {because}: {again}"
 
 
@@ -90,11 +93,8 @@ def end_others(world: Any, because: str) -> list[Any]:
             continue
         if isinstance(made, RawComm) and made not in (MPI.COMM_NULL, MPI.COMM_SELF):
             copies.append((RawIntercomm if made.Is_inter() else RawIntracomm)(made))
-        place = ""
-        if live.code is not None:
-            place = place_of_instruction(live.code, live.instruction, is_running=False)
         vars(made).clear()
-        made._ended = explanation(_what(own), place, because)
+        made._ended = explanation(_what(own), live.code, live.instruction, because)
         made.__class__ = ENDED[own]
     return copies
 
@@ -102,4 +102,4 @@ def end_others(world: Any, because: str) -> list[Any]:
 def end_request(request: Any, made: Any, because: str) -> None:
     """End a request, which has been cancelled or given up."""
     if isinstance(request, PolledRequest):
-        request.end(explanation(f"request of {made.operation}", made.line_with_cell, because))
+        request.end(explanation(f"request of {made.operation}", made.code, made.instruction, because))

@@ -24,17 +24,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
-from mpiwatch import FLIGHT_RECORDER, HANG_EXIT_CODE
 from mpiwatch.output import check_writable, destination, remove, write_whole
-from mpiwatch.processes import LINUX, SHM, is_mpich, print_error, supervised, without_job
+from mpiwatch.processes import FLIGHT_RECORDER, LINUX, SHM, is_mpich, print_error, supervised, without_job
 
 __all__ = [
     "ADDRESSES",
     "DEADLINE_S",
+    "HANG_EXIT_CODE",
     "ONE_THREAD",
     "OPEN_MPI",
     "OVERSUBSCRIBE",
     "SEVERAL_MACHINES",
+    "STRICT_EXIT_CODE",
     "Options",
     "SettingError",
     "command_line",
@@ -47,6 +48,9 @@ __all__ = [
     "run",
     "settings",
 ]
+
+HANG_EXIT_CODE = 86  # of a program, or of a rank of a session, that ends because of a hang
+STRICT_EXIT_CODE = 87  # of a program without a hang in which strict mode has found errors
 
 # One BLAS thread per rank: ranks that each start a thread per core slow each other down.
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}

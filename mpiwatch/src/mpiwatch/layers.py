@@ -6,6 +6,7 @@
 - Errors: `raise_together` and `raise_faults` raise one `CollectiveError` on all ranks.
 - Waiting: `wait_for_pending` for messages of an algorithm, `wait_for` for requests, `sleeping_barrier`. Each
   ends with a hang report. `attempt` numbers what goes on after one; `yield_core` lets other ranks run.
+- The watched world: `watch` returns it, and leaves `MPI.COMM_WORLD` as it is.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any
 from mpiwatch import requests
 from mpiwatch.arguments import check_writable, flat, is_in_place, nbytes
 from mpiwatch.collectives import Channel, caller
-from mpiwatch.communicators import WatchedComm
-from mpiwatch.findings import here
+from mpiwatch.communicators import WatchedComm, watch
+from mpiwatch.forwarding import add_methods
 from mpiwatch.message_waits import SPIN_IN_SCHEDULE_S, Pending, sleeping_barrier, wait_for, wait_for_pending
+from mpiwatch.places import here
 from mpiwatch.waiting import (
     CollectiveError,
     Over,
@@ -28,7 +30,7 @@ from mpiwatch.waiting import (
     world_ranks,
     yield_core,
 )
-from mpiwatch.wrapper import CommWrapper, add_methods
+from mpiwatch.wrapper import CommWrapper
 
 __all__ = [
     "SPIN_IN_SCHEDULE_S",
@@ -50,6 +52,7 @@ __all__ = [
     "sleeping_barrier",
     "wait_for",
     "wait_for_pending",
+    "watch",
     "without_rendezvous",
     "world_ranks",
     "yield_core",

@@ -30,7 +30,7 @@ from pathlib import Path
 from struct import Struct
 from struct import error as StructError
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpiwatch.guard import Guard
 from mpiwatch.launch import ADDRESSES
@@ -39,7 +39,9 @@ from mpiwatch.recorder import CellState, Death, FlightRecorder, ReportRequest, S
 from mpiwatch.report import Mismatch, Reason, Report
 from mpiwatch.snapshot import Suspicion, is_in_mpi_call, stuck_ranks, take_snapshot, waits
 
-HEADER = Struct("!Id")  # length of what follows, the sender's clock
+HEADER = Struct("!Id")  # length of the content, the sender's clock; then come the content and its proof
+PROOF_BYTES = 32  # of a frame
+FRAME_ID = Struct("!IQ")  # the sender's machine, and how many frames it has sent before on this connection
 RECEIVED_BYTES = 1 << 16
 MOST_WAITING_BYTES = 1 << 20  # if more is waiting to be sent, only frames that must arrive are added
 HANDSHAKE_S = 5.0
@@ -125,11 +127,28 @@ def _changes_in(content: bytes) -> Iterator[tuple[int, int, bytes]]:
         at += length
 
 
+class Session(NamedTuple):
+    """What both ends of a connection know after the handshake: its key, and the numbers of their machines.
+
+    Each frame carries a proof: a digest, with the key, of the sender, its number and all of its bytes. So
+    a frame that was made or changed on the way, repeated or sent back is refused.
+    """
+
+    key: bytes
+    mine: int
+    theirs: int
+
+    def proof(self, machine: int, number: int, frame: bytes) -> bytes:
+        """Return the proof of a frame (its header and content) of a machine."""
+        return hmac.digest(self.key, FRAME_ID.pack(machine, number) + frame, "sha256")
+
+
 class Connection:
     """One end of an admitted connection; none of its methods waits for the other end."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.socket = sock
+    def __init__(self, sock: socket.socket, session: Session) -> None:
+        self.socket, self.session = sock, session
+        self.frames_sent = self.frames_received = 0
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -146,8 +165,10 @@ class Connection:
 
     def send(self, kind: Kind, value: Any = None) -> None:
         """Send a frame, or keep it until the other end takes it. Raise OSError if the connection is lost."""
-        frame = encode(kind, value)
-        self.leaving += HEADER.pack(len(frame), monotonic()) + frame
+        content = encode(kind, value)
+        frame = HEADER.pack(len(content), monotonic()) + content
+        self.leaving += frame + self.session.proof(self.session.mine, self.frames_sent, frame)
+        self.frames_sent += 1
         self.flush()
 
     @property
@@ -162,7 +183,7 @@ class Connection:
                 del self.leaving[: self.socket.send(self.leaving)]
 
     def receive(self) -> Iterator[tuple[Kind, Any]]:
-        """Yield the frames that have arrived. Raise OSError if the connection has ended."""
+        """Yield the frames that have arrived. Raise OSError if the connection has ended, or one is forged."""
         has_ended = False
         with suppress(BlockingIOError):
             while not has_ended:
@@ -172,12 +193,16 @@ class Connection:
         while len(self.arrived) >= HEADER.size:
             length, sent = HEADER.unpack_from(self.arrived)
             end = HEADER.size + length
-            if len(self.arrived) < end:
+            if len(self.arrived) < end + PROOF_BYTES:
                 break
-            frame = bytes(self.arrived[HEADER.size : end])
-            del self.arrived[:end]
+            frame, proof = bytes(self.arrived[:end]), bytes(self.arrived[end : end + PROOF_BYTES])
+            expected = self.session.proof(self.session.theirs, self.frames_received, frame)
+            if not hmac.compare_digest(proof, expected):
+                raise FrameError("a frame was not sent by the other end, or was changed on the way")
+            self.frames_received += 1
+            del self.arrived[: end + PROOF_BYTES]
             self._compare_clocks(sent)
-            yield decode(frame)
+            yield decode(frame[HEADER.size :])
         if has_ended:
             raise ConnectionError("the other end has closed the connection")
 
@@ -194,8 +219,8 @@ class Connection:
         self.socket.close()
 
 
-def shake_hands(sock: socket.socket, key: bytes, mine: int) -> int:
-    """Return the number of the machine at the other end, which has to prove that it has the key.
+def shake_hands(sock: socket.socket, key: bytes, mine: int) -> Session:
+    """Return the session with the machine at the other end, which has to prove that it has the key.
 
     Both ends do the same. Raise OSError if there is no proof. `mine`: the number of this machine.
     """
@@ -203,7 +228,8 @@ def shake_hands(sock: socket.socket, key: bytes, mine: int) -> int:
     def receive(size: int) -> bytes:
         received = b""
         while len(received) < size:
-            if not (part := sock.recv(size - len(received))):
+            part = sock.recv(size - len(received))
+            if not part:
                 raise ConnectionError("the connection was refused")
             received += part
         return received
@@ -218,7 +244,8 @@ def shake_hands(sock: socket.socket, key: bytes, mine: int) -> int:
     # A program that returns what another connection of this machine has sent would have its number.
     if not hmac.compare_digest(receive(len(proof)), proof) or theirs == mine:
         raise ConnectionError("another program answered in place of the hub")
-    return theirs
+    of_connection = b"".join(sorted([sent, received]))  # in the same order at both ends
+    return Session(hmac.digest(key, b"frames" + of_connection, "sha256"), mine, theirs)
 
 
 class Listener:
@@ -255,9 +282,9 @@ class Listener:
 
     def _admit(self, sock: socket.socket) -> None:
         with suppress(OSError):
-            machine = shake_hands(sock, self.key, 0)
-            if machine not in self.admitted:
-                self.admitted[machine] = Connection(sock)
+            session = shake_hands(sock, self.key, 0)
+            if session.theirs not in self.admitted:
+                self.admitted[session.theirs] = Connection(sock, session)
                 return
         sock.close()
 
@@ -305,8 +332,7 @@ def find_hub(where: tuple[list[str], int, bytes], machine: int) -> tuple[Connect
         sock = None
         try:
             sock = socket.create_connection((address, port), CONNECT_S)
-            shake_hands(sock, key, machine)
-            return Connection(sock), ""
+            return Connection(sock, shake_hands(sock, key, machine)), ""
         except OSError as error:
             faults.append(f"{address}: {error.strerror or error}")
             if sock is not None:
@@ -585,10 +611,19 @@ def serve_here(server: Server, progress: Callable[[], object]) -> None:
 
 
 def hand_over(rank: int, recorder: FlightRecorder, server: Server | None, to: socket.socket) -> None:
-    """Pass the recorder and the connections to the process at the other end of a Unix socket."""
+    """Pass the recorder and the connections to the process at the other end of a Unix socket.
+
+    No frame has been sent or received on them.
+    """
     connections = server.connections if server is not None else {}
-    words = {"rank": rank, "recorder": recorder.path, "machines": list(connections)}
-    socket.send_fds(to, [json.dumps(words).encode()], [each.fileno() for each in connections.values()])
+    sessions = [connection.session for connection in connections.values()]
+    words = {
+        "rank": rank,
+        "recorder": recorder.path,
+        "sessions": [(session.key.hex(), session.mine, session.theirs) for session in sessions],
+    }
+    files = [connection.fileno() for connection in connections.values()]
+    socket.send_fds(to, [json.dumps(words).encode()], files)
 
 
 def take_over(source: socket.socket) -> tuple[int, FlightRecorder, Server | None] | None:
@@ -601,6 +636,8 @@ def take_over(source: socket.socket) -> tuple[int, FlightRecorder, Server | None
         return None
     words = json.loads(message)
     recorder = FlightRecorder(words["recorder"])
-    connections = [Connection(socket.socket(fileno=file)) for file in files]
-    server = server_of(recorder, dict(zip(words["machines"], connections, strict=True))) if files else None
-    return words["rank"], recorder, server
+    connections = {}
+    for file, (key, mine, theirs) in zip(files, words["sessions"], strict=True):
+        session = Session(bytes.fromhex(key), mine, theirs)
+        connections[theirs] = Connection(socket.socket(fileno=file), session)
+    return words["rank"], recorder, server_of(recorder, connections) if files else None

@@ -22,13 +22,13 @@ from numpy import ndarray
 
 from mpiwatch.arguments import check_buffers, check_message, flat, nbytes, parse, what_it_holds
 from mpiwatch.collectives import ChannelComm
+from mpiwatch.forwarding import add_methods
 from mpiwatch.message_waits import MessageWait, polls
 from mpiwatch.places import is_own_code, place_of_instruction
 from mpiwatch.report import NONBLOCKING_COLLECTIVES, NONBLOCKING_RECEIVES, NONBLOCKING_SENDS, PROBES, SENDS
 from mpiwatch.requests import polled
 from mpiwatch.under_way import NO_PEER, cancel, keep, traffic, under_way
 from mpiwatch.waiting import Watch, wait_until
-from mpiwatch.wrapper import add_methods
 
 LOOKS, LOOK_S = 10, 0.001  # for messages that are still on their way, and the time between two
 

@@ -19,6 +19,7 @@ class Advice:
     def __init__(self) -> None:
         self.more_time = "`comm.deadline_s = {seconds}`"
         self.end_of_call = ""
+        self.cell = "cell"
 
 
 advice = Advice()
@@ -36,11 +37,16 @@ def register(package: str, *, wraps: bool = False) -> None:
         wrappers.append(package)
 
 
-def advise(*, more_time: str, end_of_call: str) -> None:
-    """Set what a report advises in an interactive session, in the words of the package that holds it.
+def advise(*, more_time: str | None = None, end_of_call: str | None = None, cell: str | None = None) -> None:
+    """Set what a report says in an interactive session, in the words of the package that holds it.
 
-    `more_time`: how to allow a longer deadline; `{ranks}` and `{seconds}` stand for the numbers.
-    `end_of_call`: how to end a call of the MPI library that no rank can leave.
+    What is None stays as it is. `more_time`: how to allow a longer deadline; `{ranks}` and `{seconds}` stand
+    for the numbers. `end_of_call`: how to end a call of the MPI library that no rank can leave. `cell`: what
+    the text that the ranks run is called before the number of its line; empty for the line alone.
     """
-    advice.more_time = more_time
-    advice.end_of_call = end_of_call
+    if more_time is not None:
+        advice.more_time = more_time
+    if end_of_call is not None:
+        advice.end_of_call = end_of_call
+    if cell is not None:
+        advice.cell = cell

@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 from mpiwatch import packages
 from mpiwatch.recorder import FILE_BYTES, fit
+from mpiwatch.report import numbered_line
 
 MAX_LINE_CHARACTERS = 80
 VIA = " via "
@@ -60,7 +61,12 @@ def cell_number(file: str) -> str:
 
 def file_label(file: str) -> bytes:
     """Return `cell`, or a file's name without its folder, as a note of a call has room for it."""
-    return b"cell" if is_cell(file) else fit(os.path.basename(file), FILE_BYTES)
+    return fit(packages.advice.cell if is_cell(file) else os.path.basename(file), FILE_BYTES)
+
+
+def here() -> str:
+    """Return the line of the program that led here."""
+    return place_of(sys._getframe(1))
 
 
 def place_of(frame: FrameType | None) -> str:
@@ -118,7 +124,8 @@ def _label(file: str, line: int, is_running: bool) -> str:
         label = f"cell [{cell_number(file)}]"
     text = _source(file, line)
     source = text if len(text) <= MAX_LINE_CHARACTERS else text[: MAX_LINE_CHARACTERS - 1] + "…"
-    return f"{label} line {line}: `{source}`" if source else f"{label} line {line}"
+    numbered = numbered_line(label, line)
+    return f"{numbered}: `{source}`" if source else numbered
 
 
 def describe(error: BaseException) -> str:

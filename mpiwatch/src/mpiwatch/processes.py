@@ -41,7 +41,6 @@ from collections.abc import Callable, Iterable, Mapping, Set
 if __name__ == "__main__":  # run by path with -I -S, Python does not know where mpiwatch is
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from mpiwatch import FLIGHT_RECORDER
 from mpiwatch.guard import Guard
 
 __all__ = [
@@ -71,6 +70,7 @@ __all__ = [
     "without_job",
 ]
 
+FLIGHT_RECORDER = "mpiwatch-flight-recorder-"  # of its file's name; its creator's pid follows
 LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
 

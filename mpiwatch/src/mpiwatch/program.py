@@ -31,9 +31,9 @@ from time import monotonic, sleep
 from types import ModuleType
 from typing import Any, BinaryIO, NoReturn
 
-from mpiwatch import HANG_EXIT_CODE, STRICT_EXIT_CODE, imports
+from mpiwatch import imports, modes
 from mpiwatch.guard import Guard
-from mpiwatch.launch import Options, first_on_its_node, refuse_world_of_one
+from mpiwatch.launch import HANG_EXIT_CODE, STRICT_EXIT_CODE, Options, first_on_its_node, refuse_world_of_one
 from mpiwatch.machines import MOST_FILES, Hub, Server, hand_over, serve_here, take_over
 from mpiwatch.output import remove, write_whole
 from mpiwatch.places import describe, frames_in, own_folders, place_in
@@ -56,7 +56,10 @@ from mpiwatch.recorder import (
     fit,
 )
 from mpiwatch.report import Reason, Report, render
+from mpiwatch.script import load
 from mpiwatch.snapshot import publish
+
+__all__ = ["begin_watching", "load"]
 
 MPI_MODULE = "mpi4py.MPI"
 
@@ -161,7 +164,7 @@ class Link:
             deadline_s=self.options.deadline_s,
             keep=True,
             in_program=True,
-            strict=self.options.strict,
+            has_rendezvous=self.options.strict,
             serve=self._serve,
         )
         self.watch = watched.watch
@@ -181,34 +184,31 @@ class Link:
             recorder.remove()  # the memory exists as long as a process uses it
         if self.options.strict:
             with imports.from_environment_alone():
-                from mpiwatch import strict  # noqa: PLC0415
-            strict.begin(watched)
-            atexit.register(self._end_strictly)
+                modes.begin("strict", watched)
+            atexit.register(self._end_mode)
             finalize = MPI.Finalize
 
             def end_and_finalize() -> None:
-                self._end_strictly()
+                self._end_mode()
                 finalize()
 
             setattr(MPI, "Finalize", functools.wraps(finalize)(end_and_finalize))  # noqa: B010
 
-    def _end_strictly(self) -> None:
+    def _end_mode(self) -> None:
         """Print strict mode's findings; if one is an error, let the parent exit with STRICT_EXIT_CODE."""
-        with imports.from_environment_alone():
-            from mpiwatch import findings, strict  # noqa: PLC0415
-
-        if self.has_ended or os.getpid() != self.pid:
+        mode = modes.registered
+        if mode is None or self.has_ended or os.getpid() != self.pid:
             return
         self.has_ended = True
-        found, is_complete = strict.end_program()
-        if not all(each.is_remark for each in found):
+        end = mode.end_program()
+        if end.has_errors:
             self.watch.slot.exit_code = STRICT_EXIT_CODE
         # If the findings are complete, rank 0 has those of all ranks.
-        if found and (not is_complete or self.watch.rank == 0):
-            print(findings.render(found), file=sys.stderr, flush=True)
+        if end.text and (not end.is_complete or self.watch.rank == 0):
+            print(end.text, file=sys.stderr, flush=True)
             if self.options.json:
                 with contextlib.suppress(OSError):
-                    write_whole(Path(self.options.findings), findings.to_json(found))
+                    write_whole(Path(self.options.findings), end.json)
 
     def _serve(self, server: Server, progress: Callable[[], object]) -> None:
         """Let the parent, which outlives this process, connect this machine with the others."""

@@ -27,8 +27,7 @@ from struct import Struct
 from time import monotonic
 from typing import NamedTuple
 
-from mpiwatch import FLIGHT_RECORDER
-from mpiwatch.processes import alive
+from mpiwatch.processes import FLIGHT_RECORDER, alive
 from mpiwatch.report import Mismatch, Reason, Report
 
 HISTORY_CALLS = 32  # that a slot keeps

@@ -15,6 +15,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from mpiwatch import packages
+from mpiwatch.packages import advise
 
 __all__ = [
     "MAKERS",
@@ -26,6 +27,7 @@ __all__ = [
     "Activity",
     "CallRecord",
     "Entry",
+    "FindingKind",
     "MessageRecord",
     "Mismatch",
     "RankState",
@@ -34,9 +36,11 @@ __all__ = [
     "Status",
     "Table",
     "advice",
+    "advise",
     "groups",
     "rank_lines",
     "render",
+    "request_kind",
     "table",
     "title",
 ]
@@ -68,6 +72,11 @@ def runs(numbers: Collection[int]) -> list[list[int]]:
         else:
             found.append([number])
     return found
+
+
+def numbered_line(label: str, line: int) -> str:
+    """Return `cell line 4`, or `line 4` if the file has no label."""
+    return f"{label} line {line}" if label else f"line {line}"
 
 
 # The names of calls
@@ -112,6 +121,30 @@ NONBLOCKING_COLLECTIVES = (
 )
 PROBES = ("Iprobe", "iprobe", "Improbe", "improbe")
 SENDS = ("Send", "Bsend", "Ssend", "Rsend", "send", "bsend", "ssend", *NONBLOCKING_SENDS)
+
+
+# What strict mode finds
+
+
+class FindingKind(Enum):
+    """What a finding of strict mode is about, for programs that give advice of their own."""
+
+    SEND_NOT_COMPLETED = "send not completed"  # nobody has waited for its request
+    RECEIVE_NOT_COMPLETED = "receive not completed"
+    COLLECTIVE_NOT_COMPLETED = "collective not completed"
+    BUFFER_CHANGED = "buffer changed"  # by the program, before the call was complete
+    MEMORY_IN_USE = "memory in use"  # by two calls at once, of which one writes
+    COMMUNICATOR_NOT_FREED = "communicator not freed"
+    OTHER = "other"
+
+
+def request_kind(operation: str) -> FindingKind:
+    """Return the kind of finding that a request is of which nobody has waited for: `operation` made it."""
+    if operation in NONBLOCKING_SENDS or operation.startswith("Isendrecv"):
+        return FindingKind.SEND_NOT_COMPLETED
+    if operation in NONBLOCKING_RECEIVES:
+        return FindingKind.RECEIVE_NOT_COMPLETED
+    return FindingKind.COLLECTIVE_NOT_COMPLETED
 
 
 # The report
@@ -208,6 +241,7 @@ class RankState:
     calls: tuple[CallRecord, ...] = ()
     host: str = ""  # its machine's name, if the ranks are on several machines
     failed_call: str = ""  # a collective that has raised an error, which the program has caught
+    exit_code: int | None = None  # of a program's process that has ended; 128 + the signal that killed it
 
     def last_call(self, communicator: int | None) -> CallRecord | None:
         """Return the last collective that the rank called on a communicator."""
@@ -333,7 +367,7 @@ def _shared(values: Mapping[int, Any]) -> list[tuple[Any, list[int]]]:
 
 def _shown(report: Report, rank: RankState) -> RankState:
     """Return what a rank's line shows; it is equal for ranks that share a line."""
-    rank = replace(rank, rank=-1, host="", failed_call="")
+    rank = replace(rank, rank=-1, host="", failed_call="", exit_code=None)
     last = rank.last_call(report.communicator)
     if rank.activity is Activity.WAITING_IN_COLLECTIVE:
         shown = replace(rank.calls[-1], file="", line=0)  # the line is part of the place
@@ -372,9 +406,9 @@ _DOING = {
     Activity.WAITING_FOR_MESSAGE: ("in a message", ""),
     Activity.IN_MPI_CALL: ("in another call", "{be} in {rank.mpi_call}{at}"),
     Activity.RUNNING: ("elsewhere", "{be}{at_or_running}"),
-    Activity.RETURNED: ("returned", "{have} returned from the cell"),
+    Activity.RETURNED: ("returned", "{have} returned{from_the_cell}"),
     Activity.RAISED: ("raised", "raised {rank.error}"),
-    Activity.NOT_STARTED: ("not started", "{have} not started the cell"),
+    Activity.NOT_STARTED: ("not started", "{have} not started{the_cell}"),
     Activity.EXITED: ("exited", "{have} ended {its_program}"),
     Activity.DEAD: ("dead", "{died}"),
     Activity.UNRESPONSIVE: ("no response", "{do} not respond{last_at}"),
@@ -645,11 +679,14 @@ def _circle(report: Report) -> str:
     return f"{wait}: each waits in {call} {until}."
 
 
-def rank_lines(report: Report) -> list[str]:
-    """Return a line for each group of ranks that do the same, waiting ranks first, large groups first."""
+def rank_lines(report: Report, in_cell: bool = True) -> list[str]:
+    """Return a line for each group of ranks that do the same, waiting ranks first, large groups first.
+
+    `in_cell`: the ranks run a notebook's cell, and not a function, for example.
+    """
     shown = groups(report)
     lines = [
-        f"  {ranks_on_hosts(report, ranks)} {_describe(report, shared, len(ranks) > 1)}"
+        f"  {ranks_on_hosts(report, ranks)} {_describe(report, shared, len(ranks) > 1, in_cell)}"
         for shared, ranks in shown
     ]
     for failed, ranks in _shared({rank.rank: rank.failed_call for rank in report.ranks if rank.failed_call}):
@@ -660,7 +697,7 @@ def rank_lines(report: Report) -> list[str]:
     return lines
 
 
-def _describe(report: Report, rank: RankState, many: bool) -> str:
+def _describe(report: Report, rank: RankState, many: bool, in_cell: bool) -> str:
     """Return what one rank or `many` ranks do: a verb and what follows."""
     be = "are" if many else "is"
     at = f" at {rank.place}" if rank.place else ""
@@ -677,8 +714,8 @@ def _describe(report: Report, rank: RankState, many: bool) -> str:
         taken = f"; an earlier receive takes that message: {rival}" if rival else ""
         return f"{be} waiting {_waited_for(rank, rank.message)}{at}{taken}"
     if report.number == 0:
-        return _verb(rank, many)
-    doing = f"{'they' if many else 'it'} {_verb(rank, many)}"
+        return _verb(rank, many, in_cell)
+    doing = f"{'they' if many else 'it'} {_verb(rank, many, in_cell)}"
     # The ranks of a cell that was stopped might still have joined.
     never = f"{'have' if many else 'has'} not" if report.reason is Reason.STOPPED else "never"
     progress = f"{never} joined #{report.number}: {doing}"
@@ -686,14 +723,14 @@ def _describe(report: Report, rank: RankState, many: bool) -> str:
         return progress
     last = rank.calls[-1]
     if last.number == report.number:
-        return f"called {_call(last)} and {_verb(rank, many)}"
-    return (
-        f"finished collective #{last.number} ({last.operation}, {last.file} line {last.line}) but {progress}"
-    )
+        return f"called {_call(last)} and {_verb(rank, many, in_cell)}"
+    where = numbered_line(last.file, last.line)
+    return f"finished collective #{last.number} ({last.operation}, {where}) but {progress}"
 
 
 def _call(call: CallRecord) -> str:
-    details = ", ".join(filter(None, [call_details(call), f"{call.file} line {call.line}" * bool(call.file)]))
+    where = numbered_line(call.file, call.line) if call.line else ""
+    details = ", ".join(filter(None, [call_details(call), where]))
     return f"{call.operation} as collective #{call.number}" + (f" ({details})" if details else "")
 
 
@@ -722,13 +759,15 @@ def _waited_for(rank: RankState, message: MessageRecord) -> str:
     return f"{own} ({direction} {_peer(message)}{tag}){started}{purpose}"
 
 
-def _verb(rank: RankState, many: bool) -> str:
+def _verb(rank: RankState, many: bool, in_cell: bool) -> str:
     be, have, do = ("are", "have", "do") if many else ("is", "has", "does")
     at = f" at {rank.place}" if rank.place else ""
     return _DOING[rank.activity][1].format(
         rank=rank,
         **{"be": be, "have": have, "do": do, "at": at, "at_or_running": at or " running"},
         last_at=f"; last seen{at}" if at else "",
+        from_the_cell=" from the cell" if in_cell else "",
+        the_cell=" the cell" if in_cell else "",
         its_program="their programs" if many else "its program",
         died=f"{rank.error}{at}" if rank.error else f"{have} died",
     )

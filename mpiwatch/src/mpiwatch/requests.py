@@ -16,11 +16,11 @@ from typing import Any
 
 from mpi4py import MPI
 
+from mpiwatch import modes
 from mpiwatch.library_calls import REPLACED, REPLACEMENTS, LikeMpi4py, like
 from mpiwatch.message_waits import RequestWait, polls, wait_for
 from mpiwatch.under_way import RawPrequest, RawRequest, under_way
 
-on_request: Callable[[Any], object] | None = None  # strict mode notes the requests of the program
 on_start: Callable[[Any], object] | None = None  # for a library that counts the starts of persistent requests
 
 
@@ -186,6 +186,6 @@ def polled(request: Any, operation: str, comm: Any, peer: int, tag: int, frame: 
         request.made = made
     if not isinstance(request, RawPrequest):
         under_way.add(request, made)
-    if on_request is not None:
-        on_request(request)
+    if modes.registered is not None:
+        modes.registered.note_request(request)
     return request

@@ -12,7 +12,6 @@ Importing this module loads no MPI.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from mpiwatch.interrupts import without_interrupts
@@ -61,15 +60,16 @@ def begin_cell(watch: Any) -> None:
 
 def end_cell(watch: Any, error: BaseException | None) -> None:
     """Note that the cell has ended, with an error or well; in strict mode, print its findings."""
-    from mpiwatch import messages
+    from mpiwatch import messages, modes
     from mpiwatch.renewal import renewal
     from mpiwatch.under_way import traffic
 
-    strict = sys.modules.get("mpiwatch.strict")
-    findings = strict.end_cell() if strict is not None else ""
-    if findings:
-        print(findings)
-    if strict is None:  # strict mode reports what is left as findings
+    mode = modes.registered
+    if mode is not None:  # it reports what is left as findings
+        findings = mode.end_cell()
+        if findings:
+            print(findings)
+    else:
         watch.slot.balance = traffic.balance
         watch.slot.open_requests = len(messages.open_requests())
     renewal.is_due = renewal.is_due or error is not None

@@ -39,6 +39,7 @@ from mpiwatch.report import (
     RankState,
     Reason,
     Report,
+    numbered_line,
     ranks_in_short,
 )
 
@@ -139,7 +140,8 @@ def _observe(recorder: FlightRecorder, rank: int, since_s: float) -> RankState:
     if slot.has_died == Death.UNREACHABLE:
         found = replace(seen, activity=Activity.UNREACHABLE)
     elif slot.has_died:
-        found = replace(noted, error=_text(slot.error))
+        code = slot.exit_code if slot.has_exited else None
+        found = replace(noted, error=_text(slot.error), exit_code=code)
     elif not recorder.is_alive(rank):
         found = _ended(recorder, slot, seen) if slot.has_exited else seen
     elif (waiting := _waiting(recorder, slot, noted)) is not None:
@@ -260,7 +262,7 @@ def _place(sampled: str, call: CallRecord) -> str:
 
 
 def _line(call: CallRecord) -> str:
-    return f"{call.file} line {call.line}"
+    return numbered_line(call.file, call.line)
 
 
 def _has_just_called(recorder: FlightRecorder, slot: Slot) -> bool:

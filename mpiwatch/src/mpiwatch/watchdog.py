@@ -13,9 +13,9 @@ import threading
 from time import monotonic
 from types import FrameType
 
-from mpiwatch import HANG_EXIT_CODE
 from mpiwatch.collectives import ChannelComm
 from mpiwatch.guard import Guard
+from mpiwatch.launch import HANG_EXIT_CODE
 from mpiwatch.library_calls import Entry, main_thread
 from mpiwatch.message_waits import polls
 from mpiwatch.places import place_of

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
-from mpiwatch import findings, operations
 from mpiwatch.message_waits import polls
-from mpiwatch.operations import CollectiveOperation, Exchange, Operation, StrictRequest
 from mpiwatch.report import CallRecord
+from mpiwatch.strict import findings, requests
+from mpiwatch.strict.exchange import Exchange, clock
+from mpiwatch.strict.operations import CollectiveOperation, Operation
+from mpiwatch.strict.requests import StrictRequest
 
 
 def check_a_request_that_the_program_drops_is_reported(comm: MPI.Intracomm) -> None:
     def made() -> StrictRequest:
         call = Operation("Irecv", "line 1", MPI.COMM_SELF.Irecv(bytearray(1), MPI.PROC_NULL))
         request = StrictRequest(None, call)
-        operations.add_request(request)
+        requests.add_request(request)
         return request
 
     kept = made()
-    operations.report_never_completed(only_dropped=True)
+    requests.report_never_completed(only_dropped=True)
     assert findings.take() == []
     made()
-    operations.report_never_completed(only_dropped=True)
+    requests.report_never_completed(only_dropped=True)
     (found,) = findings.take()
     assert found.text == "the request of Irecv was never waited for" and not found.is_remark
-    operations.report_never_completed(only_dropped=False)
+    requests.report_never_completed(only_dropped=False)
     (found,) = findings.take()
     assert kept.call is not None
 
@@ -38,8 +40,8 @@ def check_a_test_counts_once_as_a_poll(comm: MPI.Intracomm) -> None:
 
 
 def check_a_non_blocking_collective_compares_calls_of_a_world_of_any_size(comm: MPI.Intracomm) -> None:
-    before = operations.clock.rank, operations.clock.times
-    operations.clock.rank, operations.clock.times = comm.rank, [10**6] * 3000
+    before = clock.rank, clock.times
+    clock.rank, clock.times = comm.rank, [10**6] * 3000
     exchange = Exchange(comm, list(range(comm.size)))
     call = CallRecord(0, 0, "Ibarrier", None, None, None, None, "line 1: `" + "…" * 80, 0)
     ibarrier = CollectiveOperation(exchange, call, comm.Ibarrier(), [])
@@ -47,4 +49,4 @@ def check_a_non_blocking_collective_compares_calls_of_a_world_of_any_size(comm: 
         pass
     ibarrier.finish(None)
     exchange.close()
-    operations.clock.rank, operations.clock.times = before
+    clock.rank, clock.times = before

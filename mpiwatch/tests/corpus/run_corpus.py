@@ -27,8 +27,7 @@ import numpy as np
 
 from corpus import after_corrbench, collectives, messages, others
 from corpus.program import CATEGORIES, Program
-from mpiwatch import HANG_EXIT_CODE
-from mpiwatch.launch import mpiexec, settings
+from mpiwatch.launch import HANG_EXIT_CODE, mpiexec, settings
 
 HERE = Path(__file__).parent
 DEADLINE_S = 1.0

@@ -18,11 +18,11 @@ from time import sleep
 
 from mpi4py import MPI
 
-from mpiwatch import findings, operations, strict, under_way
+from mpiwatch import strict, under_way
 from mpiwatch.communicators import resume, watch_world
 from mpiwatch.processes import sweep_after_this_job
 from mpiwatch.recorder import CellState
-from mpiwatch.strict import StrictComm
+from mpiwatch.strict import StrictComm, exchange, findings, freed, memory, requests
 from mpiwatch.waiting import HangError
 
 if MPI.COMM_WORLD.rank == 0:
@@ -56,27 +56,27 @@ def meet() -> None:
     """Wait until all ranks have reached the end of the program; meanwhile, drive messages."""
     arrived = meeting.Ibarrier()
     while not arrived.Test():
-        operations.progress()
+        exchange.progress()
         sleep(0.001)
 
 
 def forget_all() -> None:
     """Clear what strict mode has found and noted of a program."""
     gc.collect()  # requests that the program has dropped
-    operations.report_never_completed(only_dropped=False)
-    findings.report_never_freed(only_dropped=False)
+    requests.report_never_completed(only_dropped=False)
+    freed.report_never_freed(only_dropped=False)
     findings.take()
-    findings.active.clear()
+    memory.active.clear()
     left_behind.extend(under_way.unfinished)  # they would look like messages of the next program
     under_way.unfinished.clear()
-    operations.headers_sent.clear()
-    operations.headers_received.clear()
+    exchange.headers_sent.clear()
+    exchange.headers_received.clear()
 
 
 for path in sys.argv[4:]:
-    kept = len(operations.exchanges)
+    kept = len(exchange.exchanges)
     comm = world.Dup()
-    findings.forget(comm)
+    freed.forget(comm)
     setattr(MPI, "COMM_WORLD", comm)  # noqa: B010
     ended = run(path)
     meet()
@@ -85,7 +85,7 @@ for path in sys.argv[4:]:
     has_failed = any(each["how"] for each in everyone)
     found = strict.collect(world) if isinstance(world, StrictComm) and not has_failed else []
     forget_all()
-    del operations.exchanges[kept:]
+    del exchange.exchanges[kept:]
     left_behind.extend(under_way.under_way.dropped)
     under_way.under_way.__init__()  # type: ignore[misc]
     if world.rank == 0:
