@@ -39,7 +39,10 @@ c.SupervisedControllerLauncher.supervisor = supervised("controller")
 heart = ["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=300"]
 # Every user of the machine can connect to the controller's ports. With CurveZMQ it answers only programs that
 # have its key, which is in the connection files; without, all others would read the cells and their output.
-c.SupervisedControllerLauncher.controller_args = [*heart, "--IPController.enable_curve=True"]
+key = "--IPController.enable_curve=True"
+# One process, not nine: its schedulers are threads, and views that broadcast have one, not a tree of three.
+one_process = ["--IPController.use_threads=True", "--IPController.broadcast_scheduler_depth=0"]
+c.SupervisedControllerLauncher.controller_args = [*heart, key, *one_process]
 # Engines start together with their controller, and read its connection file once it exists.
 c.Cluster.delay = 0
 c.Cluster.send_engines_connection_env = False

@@ -92,8 +92,19 @@ def test_only_the_listener_can_use_a_chosen_port() -> None:
 def test_the_heart_monitor_and_the_start_of_the_nanny_are_the_replaced_ones() -> None:
     assert "HeartMonitor" in heartmonitor._setup_heartmonitor.__code__.co_names
     assert heartmonitor.HeartMonitor is HeartMonitor
-    start = inspect.getsource(HeartMonitor.start)
-    assert "self.caller = ioloop.PeriodicCallback(self.beat, self.period)" in start
+    # What HeartMonitor.start_to_beat does in place of the last lines of ipyparallel's `start`.
+    (original,) = HeartMonitor.__bases__
+    start = inspect.getsource(original.start)
+    for line in (
+        "self.pong_stream.on_recv(self.handle_pong)",
+        "self.tic = time.monotonic()",
+        "self.caller = ioloop.PeriodicCallback(self.beat, self.period)",
+        "self.caller.start()",
+    ):
+        assert line in start
+    # With threads, the controller starts one process, that of the heart monitor.
+    source = inspect.getsource(IPController)
+    assert source.count(" = Process(") == 3 and source.count("if 'Process' in self.mq_class:") == 2
     assert "start_nanny" in app.IPEngine.start_nanny.__code__.co_names
     # The nanny reads a pickled dict from its standard input, and prints its address.
     source = inspect.getsource(nanny.main)

@@ -10,6 +10,10 @@ end.
 Its heart monitor pings the engines ten times a second (cluster_profiles/mpi), because an engine registers at
 the next ping. This one does so once a second while all is quiet: pings are what idle engines compute most of.
 
+It is one process. ipyparallel's controller has a process for each of its seven schedulers and one for the
+heart monitor. Here three schedulers are threads of ZeroMQ, which Python does not run, and the others take
+turns with the hub (`use_threads` in cluster_profiles/mpi); so does the heart monitor.
+
 With the option `--IPController.engine_transport=ipc`, engines reach the controller through the file system:
 engines on hosts (`labkit hosts`) have another network. Clients connect as usual.
 """
@@ -19,12 +23,15 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from ipyparallel.controller import heartmonitor
+import zmq
+from ipyparallel.controller import app, heartmonitor
 from ipyparallel.controller.app import IPController
+from tornado.ioloop import IOLoop, PeriodicCallback
 
 from labkit.guard import Guard
 
@@ -92,9 +99,9 @@ class Controller(IPController):
 
 
 class HeartMonitor(heartmonitor.HeartMonitor):
-    """Ping less often while all engines respond.
+    """Ping less often while all engines respond; take turns with the hub.
 
-    `beat` and `caller` are not documented.
+    `start`, `beat` and `caller` are not documented.
     """
 
     # An error in one of these ends no heartbeat.
@@ -104,6 +111,18 @@ class HeartMonitor(heartmonitor.HeartMonitor):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.guard = Guard("the heart monitor", self.log.error)
+
+    def start(self) -> None:
+        """Start once the hub listens. ipyparallel's waits for that here, and the hub would wait for it."""
+        self.monitor_stream.on_recv(self.start_to_beat)
+
+    def start_to_beat(self, subscription: Any) -> None:
+        """Start to send pings; the hub has subscribed to what this monitor reports."""
+        self.monitor_stream.stop_on_recv()
+        self.pong_stream.on_recv(self.handle_pong)
+        self.tic = time.monotonic()
+        self.caller = PeriodicCallback(self.beat, self.period)
+        self.caller.start()
 
     def beat(self) -> None:
         before = set(self.hearts)
@@ -124,6 +143,29 @@ class HeartMonitor(heartmonitor.HeartMonitor):
 
 
 heartmonitor.HeartMonitor = HeartMonitor
+
+
+class HeartMonitorInLoop:
+    """The heart monitor in the controller's loop, in place of the process that ipyparallel starts for it.
+
+    `Process` in ipyparallel's module of the controller is this class. The controller makes one of them if its
+    schedulers are threads.
+    """
+
+    def __init__(self, *, target: Any, kwargs: dict[str, Any], daemon: bool) -> None:
+        assert target is heartmonitor.start_heartmonitor, f"the controller starts a process for {target}"
+        self.settings = kwargs
+
+    def start(self) -> None:
+        """Start the heart monitor as soon as the loop runs."""
+        context: Any = zmq.Context.instance()
+        IOLoop.current().add_callback(heartmonitor._setup_heartmonitor, ctx=context, **self.settings)
+
+    def terminate(self) -> None:
+        """Do nothing: the heart monitor ends with the controller."""
+
+
+app.Process = HeartMonitorInLoop
 
 if __name__ == "__main__":
     Controller.launch_instance()
