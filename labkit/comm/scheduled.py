@@ -52,11 +52,11 @@ class ScheduledComm(CommWrapper):
                 "Allreduce was given the same array to send and to receive: pass MPI.IN_PLACE to send"
             )
         check_writable(received)
-        self._before_schedule(schedule.name, received)
+        self._before_schedule("Allreduce", received)
         if self._messages is None or self._attempt != layers.attempt():
             # Dup has no deadline, so it begins when all ranks are here.
             barrier = MPI.Intracomm.Ibarrier(self)
-            wait_for_pending(barrier.Test, lambda: Pending(self, schedule.name, [], []))
+            wait_for_pending(barrier.Test, lambda: Pending(self, "Allreduce", [], []))
             self._messages, self._attempt = self.Dup(), layers.attempt()
         if sent is not received:
             received[:] = sent

@@ -237,7 +237,8 @@ ALLREDUCE_SECONDS = Exercise(
         "the tree's number of levels is rounded down: three ranks need two": {
             "(p - 1).bit_length()": "p.bit_length() - 1"
         },
-        "here the all-gather has two halves, and it has one, of p - 1 rounds: nothing comes back": {
+        "here the all-gather takes the time of 2(p - 1) messages; it has p - 1 rounds, and in a round each "
+        "rank sends and receives at once": {
             ", p - 1,": ", 2 * (p - 1),"
         },
     },

@@ -13,6 +13,8 @@ from labkit.checks.failures import ADVICE, CheckFailed, broken_rule
 from labkit.checks.judge import Judge
 from labkit.checks.launching import Run
 from labkit.checks.transport import pack
+from labkit.exercises import catalogue
+from tests.exercises import corpus
 
 CASES = [
     Case(f"{n} values, p = {p}", tuple((np.arange(n) + float(rank),) for rank in range(p)))
@@ -204,3 +206,34 @@ def test_the_advice_on_a_broken_rule_follows_from_its_kind_and_not_from_its_word
 def test_a_broken_rule_without_advice_ends_with_its_line() -> None:
     fault = Fault("resource leak", "the request of Isend was never waited for", "line 3")
     assert broken_rule([[fault], [fault]]) == f"on ranks 0, 1: {fault.text} (line 3)"
+
+
+LEAVES_REQUESTS = """
+def shift_right(comm, x):
+    received = np.empty_like(x)
+    requests = [comm.Isend(x, dest=(comm.rank + 1) % comm.size)]
+    requests.append(comm.Irecv(received, source=(comm.rank - 1) % comm.size))
+    try:
+        raise RuntimeError("between the start and the Wait")
+    except RuntimeError as error:
+        kept = error  # refers to this frame, which refers to it: only the collector frees them
+        raise
+"""
+
+
+@pytest.mark.exercises
+def test_requests_of_an_earlier_answer_in_the_same_job_are_not_this_ones() -> None:
+    head, *lines = catalogue.find("shift_right").text.splitlines()
+    right = "\n".join(["import gc", head, "    gc.collect()", *lines])
+    first, other = corpus.submit("shift_right", LEAVES_REQUESTS, right)
+    assert "RuntimeError: between the start and the Wait" in first.finding
+    assert other.finding == ""
+
+
+@pytest.mark.exercises
+def test_a_collective_that_the_check_carries_out_has_the_name_that_the_student_wrote() -> None:
+    wrong = catalogue.find("two_level_sum").text.replace(
+        "comm.Split(inside.rank,", "comm.Split(comm.rank // 2,"
+    )
+    (verdict,) = corpus.submit("two_level_sum", wrong)
+    assert "in Allreduce (#" in verdict.finding and "ring_allreduce" not in verdict.finding

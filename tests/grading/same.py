@@ -60,7 +60,14 @@ class Pair(NamedTuple):
 
 
 def fault(finding: str) -> str:
-    """Return a finding without blanks, and without the line of a loop at which time was up."""
+    """Return what both sides must say alike of a fault.
+
+    That is the finding without blanks, and without the line of a loop at which time was up. Of a hang it is
+    the case and the lines at which ranks wait: which of them notices first, and so begins the report, is chance.
+    """
+    case, hang, report = finding.partition("the ranks hang")
+    if hang:
+        return f"{case}{hang} {sorted(set(re.findall(r'at (?:cell )?line [0-9]+: `.*?`', report)))}"
     return "".join(re.sub(r" is at line \d+: `.*?`", "", finding).split()).rstrip(".")
 
 

@@ -34,8 +34,9 @@ class StrictRequest(PolledRequest):
 
     def __del__(self) -> None:
         if getattr(self, "is_own", False):  # not if making it has failed
-            _requests.pop(id(self), None)
-            _dropped.append(self.copy())
+            noted = _requests.pop(id(self), None)
+            if noted is not None:  # else it was reported when its function ended
+                _dropped.append(self.copy())
         super().__del__()
 
     def end(self, why: str) -> None:
