@@ -63,7 +63,7 @@ def fault(finding: str) -> str:
     """Return what both sides must say alike of a fault.
 
     That is the finding without blanks, and without the line of a loop at which time was up. Of a hang it is
-    the case and the lines at which ranks wait: which of them notices first, and so begins the report, is chance.
+    the case and the lines at which ranks wait: which of them notices first and begins the report is chance.
     """
     case, hang, report = finding.partition("the ranks hang")
     if hang:
