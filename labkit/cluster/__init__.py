@@ -48,3 +48,6 @@ def load_ipython_extension(shell: Any) -> None:
     debugpy = sys.modules.get("debugpy")
     if debugpy is not None:
         debugpy.configure(subProcess=False)
+    from labkit.cluster.completion.in_kernel import answer_in_kernel  # noqa: PLC0415  (kernels alone need it)
+
+    answer_in_kernel(shell)

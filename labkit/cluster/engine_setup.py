@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from labkit.cluster.adapter import functions
@@ -75,6 +76,7 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
     from IPython import get_ipython
 
     from labkit.cluster import engine_guards
+    from labkit.cluster.completion.on_ranks import ANSWER, answer
     from labkit.cluster.places.files import files_of_this_cluster
     from mpiwatch import sessions, watch_world
 
@@ -89,6 +91,7 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
     if sessions.is_renewal_due():  # the notebook whose cell failed has not done it
         renew_comm("a cell of another notebook failed")
     shell.user_ns.update(comm=comm, rank=comm.rank, size=comm.size, np=np)
+    functions.answer_requests(shell, ANSWER, partial(answer, shell))
     if comm.watch is None:
         return "", cleared
     comm.watch.recorder.reports = files_of_this_cluster()["reports"]

@@ -7,7 +7,7 @@ import contextlib
 import re
 import signal
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -15,11 +15,14 @@ from typing import Any
 from ipyparallel.error import NoEnginesRegistered, RemoteError
 from IPython import get_ipython
 
-from labkit.cluster import live_view, output
-from labkit.cluster.adapter.client import render_errors_with
+from labkit.cluster import live_view, output, surprises
+from labkit.cluster.adapter.client import ask, render_errors_with
 from labkit.cluster.adapter.magics import CellMagics, Options, show_with
+from labkit.cluster.completion.help_lines import has_code, keep_help_for_ranks, split_help
+from labkit.cluster.completion.in_kernel import connect_completion, show_help
+from labkit.cluster.completion.service import service
 from labkit.cluster.errors import CellFailed, CellHung, RankDied
-from labkit.cluster.failures import error_of, failures, failures_in
+from labkit.cluster.failures import Failure, error_of, failures, failures_in
 from labkit.cluster.ranks import Ranks
 from labkit.cluster.tracebacks import lines_of_cells, with_sources
 from labkit.guard import Guard, note_in_log
@@ -49,6 +52,17 @@ class RankMagics(CellMagics):
         return error_of(failures(result))
 
     def run(self, cell: str, options: Options) -> Any:
+        code, questions = split_help(cell)
+        result = None
+        if not questions or has_code(code):
+            result = self.run_on_ranks(code, options)
+        for expression, detail in questions:
+            show_help(expression, detail)
+        service.cell_has_ended()
+        return result
+
+    def run_on_ranks(self, cell: str, options: Options) -> Any:
+        """Run a text that asks for no help on the ranks; return the result without `block`, else None."""
         self.ranks.prepare()
         number = cell_number(self.shell)
         self.ranks.last_cell = f"cell [{number}]"
@@ -92,6 +106,8 @@ class RankMagics(CellMagics):
         except (RemoteError, NoEnginesRegistered) as raised:
             # That an engine has ended shows a few milliseconds before or after its last message arrives.
             error = self.ranks.death() or error or raised
+        if isinstance(error, CellFailed | CellHung):
+            error = explained(error, failures(result), self.shell.user_ns)
         if error is not None:
             raise error from None
         remember(result)
@@ -168,10 +184,20 @@ def activate(ranks: Ranks, *, cleared: bool) -> None:
         elif again := cells_phrase(old.setup_cells.values()):
             print(f"The ranks are {'new' if is_new else 'cleared'}: run {again} again to define their names.")
     shell.magics_manager.register(magics)
+    connect_completion(shell, sorted(ranks.pids.values()), partial(ask, ranks.client))
     shell.set_custom_exc((NameError,), explain_name)
-    if magic_first not in shell.input_transformers_cleanup:
-        shell.input_transformers_cleanup.append(magic_first)
+    for transform in magic_first, keep_help_for_ranks:
+        if transform not in shell.input_transformers_cleanup:
+            shell.input_transformers_cleanup.append(transform)
     render_errors_with(partial(text_of_error, ranks))
+
+
+def explained(
+    error: CellFailed | CellHung, found: Sequence[Failure], names: Container[str]
+) -> CellFailed | CellHung:
+    """Return an error with a sentence about what surprises in it; `names`: of the notebook's process."""
+    text = surprises.sentence(found, names)
+    return type(error)(f"{error}\n{text}", error.tracebacks) if text else error
 
 
 def explain_name(

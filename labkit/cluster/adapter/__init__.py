@@ -9,6 +9,7 @@ each part against the installed version; docs/upstream.md says which faults of i
 - `functions`: calls of functions (`apply`, `map`) on an engine
 - `client`: a client, its results and its errors
 - `magics`: `%%px` and its relatives
+- `requests`: requests of a notebook that its kernel (ipykernel's) answers while a cell runs
 
 It imports nothing of `labkit.cluster` but itself.
 """

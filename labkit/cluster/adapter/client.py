@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any, NamedTuple
 
 import ipyparallel as ipp
-from ipyparallel.error import RemoteError
+from ipyparallel.error import NoEnginesRegistered, RemoteError
 
 # Methods of a client that make its views. `rc[:]` calls the first, which fails if there are no engines.
 VIEWS = "direct_view", "load_balanced_view", "broadcast_view"
@@ -72,6 +72,18 @@ def has_failed(future: Any) -> bool:
         return isinstance(future.result(), Exception)  # ipyparallel returns an engine's exception as a result
     except Exception:
         return True
+
+
+def ask(client: ipp.Client, engine: int, name: str, content: dict[str, Any]) -> Any | None:
+    """Send a message to an engine's control channel; return the future of its answer, None without engine.
+
+    The engine answers while it runs a cell, too: see `functions.answer_requests`. `_send` is private.
+    """
+    try:
+        (identity,), _ = client._build_targets(engine)
+    except (NoEnginesRegistered, IndexError, ValueError):
+        return None
+    return client._send(client._control_stream, name, content=content, ident=identity)
 
 
 class ErrorOfAnEngine(NamedTuple):

@@ -20,7 +20,8 @@ IMPORTED = (
     *("ipykernel.debugger", "ipyparallel.engine.app", "ipyparallel.engine.nanny"),
     *("IPython.core.completerlib", "IPython.core.oinspect", "IPython.extensions.storemagic", "sqlite3"),
     *("tornado.platform.asyncio", "tornado.queues"),
-    *("labkit.cluster.engine_setup", "mpiwatch.communicators", "numpy.random"),
+    *("labkit.cluster.engine_setup", "labkit.cluster.completion.on_ranks"),
+    *("mpiwatch.communicators", "numpy.random"),
 )
 
 # The methods by which a nanny (below) looks after its engine. It learns of the engine's end in two ways.

@@ -46,3 +46,18 @@ def call_around_functions(
         return reply
 
     shell.kernel.do_apply = recorded
+
+
+def answer_requests(shell: Any, name: str, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Let this engine answer messages of a type: call `answer` with the content, send what it returns.
+
+    They come on the control channel, which has a thread of its own, also while the engine runs a cell.
+    `control_handlers` is not documented.
+    """
+    kernel = shell.kernel
+
+    def handle(stream: Any, ident: Any, message: dict[str, Any]) -> None:
+        reply = name.replace("_request", "_reply")
+        kernel.session.send(stream, reply, answer(message["content"]), parent=message, ident=ident)
+
+    kernel.control_handlers[name] = handle

@@ -1,0 +1,96 @@
+"""Requests of a notebook that its kernel answers beside the cell that runs.
+
+ipykernel has a thread that receives all requests, and hands them over to the thread that runs cells. This
+module answers some of them before that; `shell_channel_thread_main` is not documented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+
+class Answer(NamedTuple):
+    """The content of an answer that is on its way; after `latest_s` seconds, `otherwise` is sent instead."""
+
+    content: Future[dict[str, Any]]
+    latest_s: float
+    otherwise: dict[str, Any]
+
+
+Begin = Callable[[dict[str, Any]], Answer | None]
+
+
+def answer_beside_cells(kernel: Any, answers: dict[str, Begin]) -> None:
+    """Let a kernel that has not started yet answer requests of some types in another way.
+
+    `answers` has a function for each type of request: it takes the request's content, and returns the answer
+    that it has begun, or None to leave the request to ipykernel. It must return at once.
+    """
+    receive = getattr(kernel, "shell_channel_thread_main", None)
+    if receive is None or kernel.shell_channel_thread is None:  # a kernel without such a thread
+        return
+
+    async def receive_or_answer(message: list[Any]) -> None:
+        if not begin_answer(kernel, answers, message):
+            await receive(message)
+
+    kernel.shell_channel_thread_main = receive_or_answer
+
+
+def begin_answer(kernel: Any, answers: dict[str, Begin], message: list[Any]) -> bool:
+    """Begin to answer a message; return whether this has happened, and ipykernel has nothing to do."""
+    try:
+        idents, parts = kernel.session.feed_identities(message, copy=False)
+        # Only a look: a message that is unpacked completely could not be unpacked again.
+        request = kernel.session.deserialize(parts, content=False, copy=False)
+        begin = answers.get(request["header"]["msg_type"])
+        if begin is None:
+            return False
+        request["content"] = kernel.session.unpack(request["content"])
+        answer = begin(request["content"])
+    except Exception:
+        kernel.log.debug("a request was left to ipykernel", exc_info=True)
+        return False
+    if answer is None:
+        return False
+    Sending(kernel, idents, request).begin(answer)
+    return True
+
+
+class Sending:
+    """Sends an answer once: when it is there, or at its deadline."""
+
+    def __init__(self, kernel: Any, idents: Any, request: dict[str, Any]) -> None:
+        self.kernel, self.idents, self.request = kernel, idents, request
+        self.is_sent = False
+
+    def begin(self, answer: Answer) -> None:
+        """Arrange for the answer. All of it is sent by this thread: others must not use its stream."""
+        loop = self.kernel.shell_channel_thread.io_loop
+        loop.call_later(answer.latest_s, self.send, answer.otherwise)
+
+        def finish(done: Future[dict[str, Any]]) -> None:
+            content = answer.otherwise if done.exception() is not None else done.result()
+            loop.add_callback(self.send, content)
+
+        answer.content.add_done_callback(finish)
+
+    def send(self, content: dict[str, Any]) -> None:
+        """Send the answer, and that the kernel was busy with the request and is idle again."""
+        if self.is_sent:
+            return
+        self.is_sent = True
+        session, stream = self.kernel.session, self.kernel.shell_stream
+        name = self.request["header"]["msg_type"].replace("_request", "_reply")
+        self.publish("busy")
+        session.send(stream, name, content, parent=self.request, ident=self.idents)
+        self.publish("idle")
+
+    def publish(self, state: str) -> None:
+        topic = f"kernel.{self.kernel.ident}.status".encode()
+        content = {"execution_state": state}
+        self.kernel.session.send(
+            self.kernel.iopub_socket, "status", content, parent=self.request, ident=topic
+        )
