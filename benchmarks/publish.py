@@ -29,11 +29,10 @@ LABKIT = [sys.executable, "-m", "labkit"]
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TABLE = re.compile(r"(<!-- results -->\n\n).*?(<!-- end -->)", re.DOTALL)
 # A title, and the options of `labkit hosts up`.
-HOSTS = {
-    (FOUR_HOSTS := "Four hosts, links of 1 Gbit/s"): "--n 4",
-    (TWO_HOSTS := "Two hosts, a core each, links of 1 Gbit/s"): "--n 2",
-    (SLOW_HOSTS := "Two hosts, a core each, links of 100 Mbit/s"): "--n 2 --bandwidth 100mbit",
-}
+FOUR_HOSTS = "Four hosts, links of 1 Gbit/s"
+TWO_HOSTS = "Two hosts, a core each, links of 1 Gbit/s"
+SLOW_HOSTS = "Two hosts, a core each, links of 100 Mbit/s"
+HOSTS = {FOUR_HOSTS: "--n 4", TWO_HOSTS: "--n 2", SLOW_HOSTS: "--n 2 --bandwidth 100mbit"}
 DEADLINE_S = 3600
 Row = dict[str, str | float]
 
@@ -191,7 +190,8 @@ def main() -> None:
     names = sys.argv[1:] or ["benchmarks", "scaling"]
     if "benchmarks" in names:
         write("benchmarks", COMMANDS)
-    if "scaling" in names and (rows := write("scaling", SCALING)):
+    rows = write("scaling", SCALING) if "scaling" in names else []
+    if rows:
         with atomic_write(DOCS / "scaling.svg") as file, rc_context({"svg.hashsalt": "scaling"}):
             draw(rows).savefig(file, format="svg", metadata={"Date": None})
 

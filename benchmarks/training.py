@@ -199,8 +199,9 @@ def compare(
         found, text = setup_rows(model, times, place), EXPLANATION
     else:
         found, text = scaling_rows(model, times, place, scaling), "The ratio is the efficiency."
-        if one_node and (few := cores()) < comm.size:
-            text += f" The ranks share {few} cores: on {comm.size} ranks it is at most {few / comm.size:.2f}."
+        if one_node and cores() < comm.size:
+            most = cores() / comm.size
+            text += f" The ranks share {cores()} cores: on {comm.size} ranks it is at most {most:.2f}."
     if links:
         models = networks(comm, links, report)
         alpha, beta = 1e6 * models[HERE].alpha, 1e9 * models[HERE].beta
@@ -302,7 +303,8 @@ def setup_rows(model: str, times: Times, place: str) -> list[Row]:
         if name in (OVERLAP, DDP):
             for hidden, whole in communication(times, name):
                 medians = {"hidden": 1e3 * hidden, "communication": 1e3 * whole}
-                if backward := times[case].backward:
+                backward = times[case].backward
+                if backward:
                     medians["hideable"] = 1e3 * min(whole, backward)
                 found += rows_of(f"{where}/hidden", medians, "ms")
     return found

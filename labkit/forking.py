@@ -220,8 +220,7 @@ def _move(files: list[int], numbers: list[int]) -> None:
     unused = (number for number in range(os.sysconf("SC_OPEN_MAX")) if number not in numbers)
     waiting = []
     for file in files:
-        while _is_open(number := next(unused)):
-            pass
+        number = next(number for number in unused if not _is_open(number))
         os.dup2(file, number)
         os.close(file)
         waiting.append(number)
@@ -281,7 +280,8 @@ def main(arguments: list[str]) -> NoReturn:
     files = []
     for file in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):  # the folder that was listed
-            files += [file] * (os.get_inheritable(file) and file != connection.fileno())
+            if os.get_inheritable(file) and file != connection.fileno():
+                files.append(file)
     request = {
         "ranks": int(ranks),
         "files": files,

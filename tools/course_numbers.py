@@ -326,7 +326,8 @@ def _cells(number: str) -> list[Cell]:
         if cell["cell_type"] == "markdown":
             task = ""
             for text in re.split(r"^(?=##)", source, flags=re.MULTILINE):
-                if heading := HEADING.match(text):
+                heading = HEADING.match(text)
+                if heading:
                     task = next(checks) if heading["task"] else ""
                     if not heading["task"]:
                         section = heading["number"] or ""

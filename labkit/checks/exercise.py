@@ -181,7 +181,9 @@ class Exercise:
     is_strict: bool = True  # whether the ranks run in strict mode, which emulated links cannot
 
     def __post_init__(self) -> None:
-        imports = "import numpy as np" + "\nfrom mpi4py import MPI" * self.on_ranks
+        imports = "import numpy as np"
+        if self.on_ranks:
+            imports += "\nfrom mpi4py import MPI"
         object.__setattr__(self, "prelude", self.prelude or imports)
 
     @property

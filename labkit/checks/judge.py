@@ -116,7 +116,8 @@ class Judge:
         """Run the function that a cell defines on all cases, and judge it. Never raise an exception."""
         self.at = None
         text = answers.runnable(text)
-        if imported := answers.imports_of_lab(text, self.exercise.prelude):
+        imported = answers.imports_of_lab(text, self.exercise.prelude)
+        if imported:
             return Verdict(False, f"it has the line `{imported}`: {NOT_OWN}", len(self.cases))
         try:
             (run,) = self.job.run([text], range(len(self.cases)))
@@ -148,21 +149,26 @@ class Judge:
         exercise = self.exercise
         for by_rank in outcomes:
             for rank, outcome in enumerate(by_rank):
-                if found := sorted({call.name for call in outcome.calls} & set(exercise.forbidden)):
+                found = sorted({call.name for call in outcome.calls} & set(exercise.forbidden))
+                if found:
                     where = f"on rank {rank}, " if exercise.on_ranks else ""
                     what = f"{where}it calls `comm.{found[0]}`, which this exercise leaves out"
                     return f"{what}: write it without this call"
         for case, by_rank in zip(self.cases, outcomes, strict=True):
-            if broken := failures.broken_rule([outcome.faults for outcome in by_rank]):
+            broken = failures.broken_rule([outcome.faults for outcome in by_rank])
+            if broken:
                 return f"with {case.label}{', ' if exercise.on_ranks else ': '}{broken}"
-        if wrong := self._wrong(outcomes):
+        wrong = self._wrong(outcomes)
+        if wrong:
             self.at = min(wrong)
             return self._explain(outcomes, wrong)
         for case, by_rank in zip(self.cases, outcomes, strict=True):
-            if changed := self._changed(case, by_rank):
+            changed = self._changed(case, by_rank)
+            if changed:
                 return f"with {case.label}: {changed}"
         for number, (case, by_rank) in enumerate(zip(self.cases, outcomes, strict=True)):
-            if exercise.look is not None and (seen := next(iter(exercise.look(case, by_rank)), None)):
+            seen = next(iter(exercise.look(case, by_rank)), None) if exercise.look is not None else None
+            if seen:
                 self.at = number
                 known = ""
                 if exercise.many_are_right:  # so the result may be that of a known mistake
@@ -195,7 +201,8 @@ class Judge:
             if place is not None:
                 names = ["the result" if each is None else parameters[each] for each in place]
             for name, left, right in zip(names, got, expected, strict=False):
-                if found := difference(left, right, tolerance, name):
+                found = difference(left, right, tolerance, name)
+                if found:
                     return _in_another_order(names, got, expected, tolerance) or found
         return difference(got, expected, tolerance)
 
@@ -218,9 +225,11 @@ class Judge:
         """Return the mistake that explains the wrong results, or what is wrong in the smallest case."""
         number = min(wrong)
         case, (_, found) = self.cases[number], wrong[number]
-        if known := self._recognised(outcomes, wrong):
+        known = self._recognised(outcomes, wrong)
+        if known:
             return known
-        if in_sum := self._sum(outcomes, wrong):
+        in_sum = self._sum(outcomes, wrong)
+        if in_sum:
             return in_sum
         ranks = [rank for rank, each in enumerate(found) if each]
         others = [rank for rank in range(case.ranks) if rank not in ranks]
@@ -237,7 +246,8 @@ class Judge:
             case, (expected, found) = self.cases[number], wrong[number]
             for rank in range(case.ranks if self.exercise.on_ranks else 0):
                 got = self.exercise.result(outcomes[number][rank])
-                if found[rank] and (seen := sums.what_is_in_it(case, got, expected[rank])):
+                seen = sums.what_is_in_it(case, got, expected[rank]) if found[rank] else ""
+                if seen:
                     return f"with {case.label}, on rank {rank}, the result is a wrong sum: {seen}"
         self.at = min(wrong)
         return ""

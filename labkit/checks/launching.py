@@ -297,7 +297,10 @@ class Job:
     def read_output(self) -> None:
         """Read what the job has printed since the last call; a pipe that is full makes it wait."""
         with suppress(BlockingIOError):
-            while len(self.output) <= OUTPUT_BYTES and (chunk := os.read(self.printed, 1 << 16)):
+            while len(self.output) <= OUTPUT_BYTES:
+                chunk = os.read(self.printed, 1 << 16)
+                if not chunk:
+                    break
                 self.output += chunk
 
 

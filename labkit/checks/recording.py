@@ -115,7 +115,7 @@ def _call(comm: MPI.Intracomm, name: str, given: Mapping[str, Any]) -> Call:
         sizes = [_size(next(iter(given.values()), None))]
     else:
         buffers = [given[key] for key in ("buf", "sendbuf", "recvbuf") if key in given]
-        sizes = [size for each in buffers if (size := _buffer_size(each)) is not None]
+        sizes = [size for size in map(_buffer_size, buffers) if size is not None]
     number = given.get("dest", given.get("source"))
     peer = int(number) if isinstance(number, (int, np.integer)) else -1  # mpi4py refuses all else
     if 0 <= peer < comm.size:

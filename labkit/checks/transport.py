@@ -64,7 +64,8 @@ def _pack(value: Any) -> Any:  # noqa: PLR0911 (a return for each kind)
     if (kind is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind in ARRAYS:
         shape = list(value.shape) if kind is np.ndarray else None
         return {"array": [value.dtype.str, shape, base64.b64encode(value.tobytes()).decode()]}
-    if kind.__module__.startswith(SCHEDULES) and (parts := _parts(kind)):
+    parts = _parts(kind) if kind.__module__.startswith(SCHEDULES) else ()
+    if parts:
         return {"record": [kind.__module__, name, [_pack(getattr(value, part)) for part in parts]]}
     raise Unreadable(f"{name} of {value.dtype}" if kind is np.ndarray else name)
 

@@ -67,7 +67,8 @@ def contest(folder: Path, ranks: int, seeds: tuple[int, ...], *, as_json: bool) 
         scored = on_call.class_rows(folder.glob("*.json"), seeds)
         click.echo(json.dumps(scored, indent=1) if as_json else on_call.class_table(scored))
         return
-    if why := sandbox.refusal():
+    why = sandbox.refusal()
+    if why:
         click.echo(f"Entries run with all of your rights: this system allows no sandbox ({why}).", err=True)
     sandbox.in_use = not why
     results = allreduce_contest.judge_folder(folder, ranks, lambda text: click.echo(text, err=True))

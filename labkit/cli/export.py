@@ -84,7 +84,7 @@ def as_program(notebook: Any, name: str, program: str) -> str:
         f"code cells that ran in the kernel ({of_kernel}), %%px cells that need the kernel ({needing_it})"
     )
     header = HEADER.format(first_line=FIRST_LINE, name=name, program=program, left_out=left_out)
-    return "\n\n".join(filter(None, [header, CHECKS * bool(written), *parts])) + "\n"
+    return "\n\n".join(filter(None, [header, CHECKS if written else "", *parts])) + "\n"
 
 
 def headings(markdown: str) -> list[str]:

@@ -78,7 +78,8 @@ class JupyterLab:
 
     def is_running(self) -> bool:
         """Return whether JupyterLab runs; raise an error with its last messages if it has failed."""
-        if status := self.process.poll():
+        status = self.process.poll()
+        if status:
             raise self._failure(f"JupyterLab ended with exit status {status}.")
         return status is None
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 # Launchers set one of the first two for each rank, and `on_ranks` sets the last: with a launcher that sets
 # neither, each rank would start ranks, and each of these again.
-RANK_VARIABLES = {"PMI_RANK", "PMIX_RANK", STARTED := "LABKIT_ON_RANKS"}
+STARTED = "LABKIT_ON_RANKS"
+RANK_VARIABLES = {"PMI_RANK", "PMIX_RANK", STARTED}
 
 RANKS = 4  # by default
 HOSTS = f"{__name__}.HOSTS"  # the path of the host file, in a click context's `meta`
@@ -74,7 +75,8 @@ def mpiexec(ranks: int | None, *files: str) -> list[str]:
     The default is 4 ranks, or as many as the host file has slots. `files`: the paths that the ranks need.
     Raise ClickException if there is no mpiexec, InputError if a host is not ready.
     """
-    if path := click.get_current_context().meta.get(HOSTS):
+    path = click.get_current_context().meta.get(HOSTS)
+    if path:
         from labkit.cluster.errors import ClusterError
         from labkit.cluster.places import ssh
 

@@ -89,7 +89,8 @@ class TrainCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter, (heading, _) in zip(self.get_params(ctx), HEADINGS, strict=False):
-            if record := parameter.get_help_record(ctx):
+            record = parameter.get_help_record(ctx)
+            if record:
                 sections.setdefault(heading, []).append(record)
         for heading, records in sections.items():
             with formatter.section(heading):
@@ -174,7 +175,8 @@ def _side_by_side(out: Path, preset: str) -> Figure:
             run = json.loads((folder / "run.json").read_text())
             if run["preset"] == name:
                 tables[name] = load_iterations(folder / "iterations.csv")
-                runs[name + ", after stepping" * run["settings"]["average_after_step"]] = run
+                is_after = run["settings"]["average_after_step"]
+                runs[f"{name}, after stepping" if is_after else name] = run
     if report != "E":
         loss, seconds = (
             {name: table[column].mean(axis=0, keepdims=True) for name, table in tables.items()}

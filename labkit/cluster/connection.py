@@ -128,7 +128,8 @@ def give_up(before: clusters.Engines | None) -> None:
             leave()
         if is_pending and engines.lock is None:
             print(f"{name} has been cancelled.")
-    if (shell := get_ipython()) is not None:
+    shell = get_ipython()
+    if shell is not None:
         no_engines.say_that_connect_failed(shell)
 
 

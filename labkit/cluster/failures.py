@@ -179,7 +179,8 @@ def ranks_of(found: Iterable[Failure]) -> str:
 
 def error_of(found: Sequence[Failure]) -> CellHung | CellFailed | None:
     """Return the error to raise for a cell that has ended on all ranks; None if no rank raised one."""
-    if (report := hang_report(found)) is not None:
+    report = hang_report(found)
+    if report is not None:
         return CellHung(report, tracebacks(found))
     if not found:
         return None

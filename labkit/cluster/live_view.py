@@ -146,7 +146,8 @@ class LiveView:
                 texts.append(heading)
                 parts.append(f"<div>{escape(heading)}</div>")
             shown = [(ranks_phrase(ranks), text) for ranks, text in rows[:MAX_ROWS]]
-            shown += [("…", f"and {len(rows) - MAX_ROWS} more")] * (len(rows) > MAX_ROWS)
+            if len(rows) > MAX_ROWS:
+                shown.append(("…", f"and {len(rows) - MAX_ROWS} more"))
             parts.append('<table style="margin: 0 0 0.5em 0">')
             for ranks, text in shown:
                 texts.append(f"  {ranks}: {text}")
@@ -169,7 +170,8 @@ def ended(future: Any) -> str:
         return ""
     with suppress(Exception):  # a cancelled future has no result
         # ipyparallel returns a rank's exception as a result.
-        if name := getattr(future.result(), "ename", ""):
+        name = getattr(future.result(), "ename", "")
+        if name:
             return f"raised {name}"
     return "done"
 
@@ -184,7 +186,7 @@ def activity(state: RankState) -> str:
         Activity.IN_MPI_CALL: f"in {state.mpi_call}{at}",
         Activity.RUNNING: at.strip(),
         Activity.NOT_STARTED: "not started",
-        Activity.UNRESPONSIVE: f"no response{'; last seen' * bool(at)}{at}",
+        Activity.UNRESPONSIVE: f"no response; last seen{at}" if at else "no response",
         Activity.DEAD: "died",
     }.get(state.activity, "")
 

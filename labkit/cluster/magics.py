@@ -179,9 +179,10 @@ def activate(ranks: Ranks, *, cleared: bool) -> None:
     magics.setup_cells = {}
     if old is not None:
         is_new = old.ranks.pids != ranks.pids
+        again = cells_phrase(old.setup_cells.values())
         if not is_new and not cleared:
             magics.setup_cells = old.setup_cells
-        elif again := cells_phrase(old.setup_cells.values()):
+        elif again:
             print(f"The ranks are {'new' if is_new else 'cleared'}: run {again} again to define their names.")
     shell.magics_manager.register(magics)
     connect_completion(shell, sorted(ranks.pids.values()), partial(ask, ranks.client))
@@ -253,8 +254,11 @@ def cells_phrase(numbers: Collection[int]) -> str:
     found = runs(numbers)
     if len(found) > RUNS_SHOWN:
         return f"all %%px cells from [{found[0][0]}] to [{found[-1][-1]}], except those that failed,"
-    texts = [f"[{run[0]}]" + f" to [{run[-1]}]" * (len(run) > 1) for run in found]
-    return f"the %%px cell{'s' * (len(numbers) > 1)} {', '.join(texts)}" if texts else ""
+    if not found:
+        return ""
+    texts = [f"[{run[0]}] to [{run[-1]}]" if len(run) > 1 else f"[{run[0]}]" for run in found]
+    cells = "the %%px cells" if len(numbers) > 1 else "the %%px cell"
+    return f"{cells} {', '.join(texts)}"
 
 
 def defines_names(text: str) -> bool:

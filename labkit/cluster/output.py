@@ -42,8 +42,10 @@ SORT_KEYS = {
 def wait_until_complete(result: ipp.AsyncResult) -> None:
     """Wait until the output of a cell that has ended is here, or until none has arrived for ARRIVAL_S."""
     arrived = pieces(result)
-    while result.done() and not result.wait_for_output(ARRIVAL_S) and (now := pieces(result)) != arrived:
-        arrived = now
+    while result.done() and not result.wait_for_output(ARRIVAL_S):
+        before, arrived = arrived, pieces(result)
+        if arrived == before:
+            return
 
 
 def pieces(result: ipp.AsyncResult) -> list[Piece]:
@@ -51,7 +53,8 @@ def pieces(result: ipp.AsyncResult) -> list[Piece]:
     found = []
     for rank, output in client.outputs(result).items():
         for kind, name in ((Kind.STDOUT, "stdout"), (Kind.STDERR, "stderr")):
-            if text := after_returns(output[name] or ""):
+            text = after_returns(output[name] or "")
+            if text:
                 found.append(Piece(rank, kind, 0, shortened(text)))
         for number, content in enumerate([*output["outputs"]]):
             found.append(Piece(rank, Kind.DISPLAY, number, content))

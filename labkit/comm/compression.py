@@ -86,7 +86,8 @@ def parse(text: str, ranks: int = 1) -> Compressor:
     if text == "float16":
         return Float16(ranks)
     with suppress(ValueError):
-        if kind == "top-k" and 0 < (number := float(fraction) if equals else FRACTION) <= 1:
+        number = float(fraction) if equals else FRACTION
+        if kind == "top-k" and 0 < number <= 1:
             return TopK(number)
     raise ValueError(
         "expected the compression none, float16, top-k or top-k=FRACTION with a fraction above 0 and up to "

@@ -171,7 +171,8 @@ LIBRARY = [
 def _count(comm: CountingComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> Any:
     result = call()
     message = next(given[key] for key in ("buf", "sendbuf", "obj", "sendobj") if key in given)
-    if (dest := given["dest"]) != MPI.PROC_NULL:
+    dest = given["dest"]
+    if dest != MPI.PROC_NULL:
         size = nbytes(message) if name[0].isupper() else comm.object_bytes(message)
         comm.counts.add(comm._first_ranks()[dest], size)
     return result

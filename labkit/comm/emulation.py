@@ -184,7 +184,8 @@ class EmulatedRequest(MPI.Request):
         self, request: MPI.Request, ports: Ports, source: int = -1, tag: int = -1, due: float = math.inf
     ) -> None:
         self.ports, self.source, self.tag, self.due = ports, source, tag, due
-        if made := getattr(request, "made", None):  # a hang report names the line outside this package
+        made = getattr(request, "made", None)
+        if made:  # a hang report names the line outside this package
             frame = caller()
             self.made = *made[:-2], frame.f_code, frame.f_lasti
 
@@ -293,7 +294,10 @@ class Ports:
 
     def sleep_until(self, due: float) -> None:
         """Sleep until `due`, and let MPI make progress on messages meanwhile."""
-        while (left := due - self.now()) > 0:
+        while True:
+            left = due - self.now()
+            if left <= 0:
+                return
             if left > YIELD_S:
                 sleep(min(left - YIELD_S / 2, PROGRESS_S))
                 self.timestamps.Iprobe()
@@ -310,8 +314,10 @@ class Ports:
         self._receive_timestamps()
         for request in self._receives:
             if request.due == math.inf and request.has_arrived():
-                while (due := self._claim(request)) is None:  # it was sent right after the message
+                due = self._claim(request)
+                while due is None:  # it was sent right after the message
                     self._receive_timestamps()
+                    due = self._claim(request)
                 request.due = due
 
     def _receive_timestamps(self) -> None:

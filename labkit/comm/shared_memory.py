@@ -121,7 +121,8 @@ class _Node:
         """Return n zeros of this rank's own. Raise OSError if there is no room. Collective on the node."""
         need = n * dtype.itemsize
         self._free_unused()
-        if fault := self.comm.bcast(_no_room(need * self.comm.size) if self.rank == 0 else None):
+        fault = self.comm.bcast(_no_room(need * self.comm.size) if self.rank == 0 else None)
+        if fault:
             raise OSError(fault)
         self._made += 1
         segment = self.segments[self._made] = SharedSegment(self.comm, need)
@@ -138,7 +139,8 @@ class _Node:
     def locate(self, array: np.ndarray) -> tuple[int, int]:
         """Return the number of the array's segment and where it starts there (bytes); (0, 0) if in none."""
         for number, segment in self.segments.items():
-            if (start := segment.start_of(array)) >= 0:
+            start = segment.start_of(array)
+            if start >= 0:
                 return number, start
         return 0, 0
 

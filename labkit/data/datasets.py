@@ -85,7 +85,8 @@ class FileDataset:
         int64. Raise IndexError for an index out of range.
         """
         indices = np.asarray(indices)
-        if len(outside := indices[(indices < 0) | (indices >= len(self))]):
+        outside = indices[(indices < 0) | (indices >= len(self))]
+        if len(outside):
             raise IndexError(f"sample {outside[0]}: expected 0 … {len(self) - 1}")
         y, order = self.labels[indices], np.argsort(indices)
         x = np.empty((len(indices), *self.shape), np.float32)
@@ -197,7 +198,8 @@ def digits(shape: Shape | None = None) -> Dataset:
     """
     shape = check_shape("digits", shape, (1, 8, 8))
     packed = DIGITS.read_bytes()
-    if (found := hashlib.sha256(packed).hexdigest()) != DIGITS_SHA256:
+    found = hashlib.sha256(packed).hexdigest()
+    if found != DIGITS_SHA256:
         raise ValueError(
             f"{DIGITS} is damaged: expected SHA-256 {DIGITS_SHA256}, found {found}; install again"
         )

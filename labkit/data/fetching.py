@@ -61,7 +61,10 @@ def mnist_blocks(folder: Path, split: str) -> Iterator[Block]:
     ):
         images.read(16)
         labels.read(8)
-        while pixels := images.read(1000 * 28 * 28):
+        while True:
+            pixels = images.read(1000 * 28 * 28)
+            if not pixels:
+                break
             rows = np.frombuffer(pixels, np.uint8).reshape(-1, 28 * 28)
             yield rows, np.frombuffer(labels.read(1000), np.uint8)
 
@@ -105,7 +108,8 @@ SOURCES: dict[str, Source] = {
 
 def cache() -> Path:
     """Return the folder with the fetched data sets: $LABKIT_DATA, or the user's cache folder."""
-    if chosen := os.environ.get(CACHE):
+    chosen = os.environ.get(CACHE)
+    if chosen:
         return Path(chosen)
     return user_cache_path("allreduce-lab")
 

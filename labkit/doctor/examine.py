@@ -128,7 +128,7 @@ def settings(prefix: str = sys.prefix) -> Finding:
     # Install the lab again from where it was installed from: a clone or a wheel.
     text = metadata.distribution("labkit").read_text("direct_url.json")
     source: dict[str, Any] = json.loads(text) if text else {"url": "labkit"}  # from a package index
-    editable = "--editable " * source.get("dir_info", {}).get("editable", False)
+    editable = "--editable " if source.get("dir_info", {}).get("editable", False) else ""
     place = shlex.quote(unquote(source["url"].removeprefix("file://")))
     return fault(
         f"{file} is missing",
@@ -326,7 +326,7 @@ def mpiexec_on_path(path: str | None, version: str, loaded: str, environment: Ma
             "Its ranks do not find each other: they form n worlds of one rank each, or do not start.",
             match(path, environment),
         )
-    return ok(f"{path}{f', of {vendor}' * bool(vendor)}")
+    return ok(f"{path}, of {vendor}" if vendor else path)
 
 
 def world(outcome: Outcome, n: int, path: str, environment: Mapping[str, str], *, typed: bool) -> Finding:

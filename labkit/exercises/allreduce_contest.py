@@ -174,7 +174,8 @@ def judged(file: Path, p: int) -> Schedule:
         exercise = Exercise(entry, lambda: cases, (), digest=rounds_as_list, prelude=PRELUDE, deadline_s=5.0)
         with scratch_folder() as folder, Job(folder, exercise, cases) as job:
             (done,) = job.run([text], [0])
-        if found := failures.finding(done, text, exercise, cases):
+        found = failures.finding(done, text, exercise, cases)
+        if found:
             raise ScheduleError(found)
         (result,) = [record["result"] for record in done.records[0] if "result" in record]
         return schedule_of(transport.unpack(result), p, names[-1])

@@ -179,7 +179,8 @@ def answer(
             'it (or "not printed", or "our run")': has_number,
             f"verdict: one of {', '.join(VERDICTS)}": own in VERDICTS,
         }
-    if missing := "; ".join(part for part, is_given in given.items() if not is_given):
+    missing = "; ".join(part for part, is_given in given.items() if not is_given)
+    if missing:
         print(wrapped(f"Write {missing}, and run this cell for a model answer.", COLUMNS))
         return
     is_first = record.keep_answer(name, " ".join(text.split()), once=is_hypothesis)
@@ -205,7 +206,8 @@ def cell_text(function: Callable[..., Any]) -> str:
     Raise OSError if the text is not known.
     """
     file = function.__code__.co_filename
-    if is_cell(file) and (lines := linecache.getlines(file)):
+    lines = linecache.getlines(file) if is_cell(file) else []
+    if lines:
         return "".join(lines)
     return textwrap.dedent(inspect.getsource(function))
 
@@ -278,7 +280,8 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
         text = cell_text(function)
     except (OSError, TypeError) as error:
         return Answer(_not_checked(name, f"the text of your cell is not known ({error})"), False)
-    if missing := _missing(text, name):
+    missing = _missing(text, name)
+    if missing:
         return Answer(f"{name}: {missing}", False)
     called = helpers(function, exercise, text)
     if display.in_notebook:
@@ -333,7 +336,8 @@ def _missing(text: str, name: str) -> str:
 
 
 def _title(number: int, hints: Sequence[str]) -> str:
-    return f"Hint {number} of {len(hints)}" + " (the last)" * (number == len(hints))
+    title = f"Hint {number} of {len(hints)}"
+    return f"{title} (the last)" if number == len(hints) else title
 
 
 def _card(colour: str, label: str, text: str, below: str) -> str:
@@ -368,7 +372,7 @@ def _not_checked(name: str, why: str) -> str:
 def _printed(output: str) -> str:
     grouped = groupby(line for line in output.splitlines() if line.strip())
     counts = [(line, len(list(same))) for line, same in grouped]
-    shown = [f"  {line}" + f"  ({count} times)" * (count > 1) for line, count in counts]
+    shown = [f"  {line}  ({count} times)" if count > 1 else f"  {line}" for line, count in counts]
     left = len(shown) - PRINTED_LINES
     more = [f"  … and {counted(left, 'more line')}"] if left > 0 else []
     return "\n".join([*shown[:PRINTED_LINES], *more])

@@ -231,7 +231,8 @@ def views(flat, shapes):
 def look_at_parts(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     expected, got = nn_flat.views(*case.arguments[0]), outcomes[0].result
     is_dict = isinstance(got, dict) and "apart" in got
-    if wrong := difference(got["parts"] if is_dict else got, expected, 0.0):
+    wrong = difference(got["parts"] if is_dict else got, expected, 0.0)
+    if wrong:
         yield wrong
     elif got["apart"]:
         names = ", ".join(map(repr, got["apart"]))

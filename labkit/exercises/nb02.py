@@ -436,7 +436,8 @@ def _over_all(case: Case) -> Sequence[Any]:
 def _look_at_calls(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     collectives = [call.least for call in outcomes[0].calls if call.name in COLLECTIVES]
     channels = case.arguments[0][0].shape[1]
-    if (most := max(collectives, default=0)) > 3 * 8 * channels * case.ranks:  # a row for each rank, at most
+    most = max(collectives, default=0)
+    if most > 3 * 8 * channels * case.ranks:  # a row for each rank, at most
         yield f"{most} bytes in one message: send sums, not the local batch"
     if len(collectives) > 1:
         yield "this is collective number 2: put count, sums and squares into one array"

@@ -36,7 +36,8 @@ def look_neighbours(case: Case, outcomes: Sequence[Outcome], left_out: int) -> I
     p, array = case.ranks, case.arguments[0][-1]
     for rank, outcome in enumerate(outcomes):
         right = (rank + 1) % p
-        if others := [dest for dest in range(p) if outcome.messages[dest] and dest != right]:
+        others = [dest for dest in range(p) if outcome.messages[dest] and dest != right]
+        if others:
             yield (
                 f"rank {rank} sends to rank {others[0]}, but its right-hand neighbour is rank {right}: "
                 "in this ring every message goes to the right"
@@ -138,7 +139,8 @@ def ring_allgather(comm, own, array):
 
 def look_requests(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     for rank, outcome in enumerate(outcomes):
-        if left := outcome.result[1]["pending"]:
+        left = outcome.result[1]["pending"]
+        if left:
             yield (
                 f"rank {rank} has {counted(left, 'request')} without a Wait when the function returns: the "
                 "array that it sends may still be under way. Wait for the sends, too"
@@ -297,7 +299,8 @@ def judge_ring(schedule: Schedule) -> Iterator[str]:
             f"there are {rounds} rounds, and {2 * (p - 1)} are enough: let all ranks send in the same round"
         )
     for number, (own, ring) in enumerate(zip(schedule, schedules.ring_allreduce(p), strict=False), start=1):
-        if other := sorted(set(own) - set(ring)):
+        other = sorted(set(own) - set(ring))
+        if other:
             yield (
                 f"round {number}: {other[0]} is not in the ring of exercise 5.1. There every rank sends one "
                 "chunk to its right, and chunk i is complete at rank i after the reduce rounds"

@@ -294,7 +294,8 @@ def faults_of_uses(
             yield f"call {place + 1} of `use` is for layer {k}, expected {wanted}: follow `order`"
         if not note["complete"]:
             yield f"`use` gets layer {k} in an array that a gather is still filling: wait for that one first"
-        if wrong := difference(note["params"], whole[k], 0.0, f"for layer {k}, `params`"):
+        wrong = difference(note["params"], whole[k], 0.0, f"for layer {k}, `params`")
+        if wrong:
             others = [j for j, each in enumerate(whole) if not difference(note["params"], each, 0.0)]
             yield f"`use` gets the parameters of layer {others[0]} for layer {k}" if others else wrong
         during = f"while `use` has layer {k},"

@@ -614,8 +614,9 @@ class Incident:
         """Charge what this seed has cost elsewhere, and what the notebook's own cells use of the job."""
         if self.score is not None:
             return
-        if "faults" not in (kept := self._kept()):
-            self.used_s = max(self.used_s, kept.get("used_s", 0.0))
+        stored = self._kept()
+        if "faults" not in stored:
+            self.used_s = max(self.used_s, stored.get("used_s", 0.0))
         parts = set().union(*self._on_ranks("_on_call_used", "used()"))
         if parts:
             paid = sorted({PARTS[part] for part in parts})

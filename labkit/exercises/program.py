@@ -185,7 +185,8 @@ def _new_names(
     """Return the names that an answer adds to the program. Raise NotCarried if they do not fit into it."""
     new: dict[str, str] = {}
     for part in parts:
-        if foreign := modules(part.text) - LIBRARIES:
+        foreign = modules(part.text) - LIBRARIES
+        if foreign:
             raise NotCarried(f"it imports {min(foreign)}, and the program needs only NumPy and mpi4py")
         for bound in part.binds - {name}:
             if bound in exercises:
@@ -195,7 +196,8 @@ def _new_names(
                     f"the program has another `{bound}`; give yours another name and check it again"
                 )
             new[bound] = new.get(bound, "") + part.same
-        if early := part.now & exercises:
+        early = part.now & exercises
+        if early:
             raise NotCarried(f"its cell calls `{min(early)}` before the program has defined it")
     return new
 

@@ -74,11 +74,12 @@ def note(name: str, passed: bool, cell: str = "") -> None:
 
 def kept() -> dict[str, str]:
     """Return the texts of the cells that have passed, by exercise; "" if the exercise has changed since."""
-    return {
-        name: entry["cell"] if entry.get("stub") == exercise.stub else ""
-        for name, entry in load().items()
-        if "cell" in entry and (exercise := catalogue.exercises().get(name))
-    }
+    cells = {}
+    for name, entry in load().items():
+        exercise = catalogue.exercises().get(name)
+        if "cell" in entry and exercise is not None:
+            cells[name] = entry["cell"] if entry.get("stub") == exercise.stub else ""
+    return cells
 
 
 def open_hint(name: str, count: int) -> int:

@@ -77,7 +77,7 @@ def _statement(text: str, node: ast.stmt) -> Statement:
     updated = {ast.unparse(part.target) for part in parts if isinstance(part, ast.AugAssign)}
     referenced = {each.get_name() for each in symbols if each.is_referenced()}
     now = frozenset(referenced | (updated & binds))  # x += 1 needs the x above it
-    changes = frozenset(name for part in parts if (name := _changed(part))) - binds
+    changes = frozenset(filter(None, map(_changed, parts))) - binds
     tree = ast.parse(ast.unparse(node))
     for each in ast.walk(tree):
         if isinstance(each, Definition | ast.AsyncFunctionDef) and ast.get_docstring(each) is not None:

@@ -309,7 +309,8 @@ class LayersUsed:
 
     def __call__(self, k: int, params: np.ndarray) -> None:
         gathers, uses = notes.requests, notes.uses
-        arrays = [(array, each) for each in gathers if (array := each.array()) is not None]
+        of_gathers = [(gather.array(), gather) for gather in gathers]
+        arrays = [(array, gather) for array, gather in of_gathers if array is not None]
         complete = not any(request and np.may_share_memory(params, array) for array, request in arrays)
         ahead, alive = len(gathers) - len(uses) - 1, len({id(array) for array, _ in arrays})
         note = {"k": k, "params": np.array(params), "complete": complete, "ahead": ahead, "alive": alive}

@@ -49,7 +49,8 @@ def up(
     slow = dict(slow or {})
     if not 1 <= n <= links.MAX_HOSTS:
         raise HostsError(f"the number of hosts must be between 1 and {links.MAX_HOSTS}; n is {n}.")
-    if outside := sorted(set(slow) - set(range(n))):
+    outside = sorted(set(slow) - set(range(n)))
+    if outside:
         raise HostsError(f"slow names host {outside[0]}; the {n} hosts are 0 to {n - 1}.")
     bandwidths = [links.bits_per_s(slow.get(index, bandwidth)) for index in range(n)]
     check_system()

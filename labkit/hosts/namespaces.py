@@ -71,7 +71,8 @@ def main(folder: str, *arguments: str) -> None:
     if name not in hosts:
         sys.exit(f"there is no host {name}; the hosts are {', '.join(hosts)}")
     line = " ".join(command)
-    if prefix := os.environ.get(PREFIX):
+    prefix = os.environ.get(PREFIX)
+    if prefix:
         line = line.replace(prefix, shlex.quote(prefix))
     enter(hosts[name])
     os.execv("/bin/sh", ["sh", "-c", line])

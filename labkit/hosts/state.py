@@ -108,7 +108,10 @@ def sweep(state: State, seconds: float = 10.0) -> None:
     keepers = {host.pid for host in state.hosts if has_token(host.pid, state)}
     if state.alive() and state.holder != os.getpid():
         keepers.add(state.holder)
-    while left := processes_on(state):
+    while True:
+        left = processes_on(state)
+        if not left:
+            break
         waited = time.monotonic() - start
         if waited > seconds:
             raise HostsError(f"processes {sorted(left)} on the hosts did not end within {seconds:.0f} s.")

@@ -130,7 +130,8 @@ def check_gradients(
     """
     parameters = model.named_parameters()
     names = list(parameters) if names is None else list(names)
-    if unknown := [name for name in names if name not in parameters]:
+    unknown = [name for name in names if name not in parameters]
+    if unknown:
         raise ValueError(
             f"model {model.name!r} has no parameter {unknown[0]!r}, only {', '.join(parameters)}"
         )
@@ -158,9 +159,11 @@ def gradient_report(checks: Iterable[GradientCheck]) -> str:
         mark = "" if check.passed else "  ← wrong"
         lines.append(f"{check.name:{width}}  {checked:>16}  {check.error:11.1e}  {place}{mark}")
     wrong = [check for check in checks if not check.passed]
-    if near_kink := sum(check.near_kink for check in checks):
+    near_kink = sum(check.near_kink for check in checks)
+    if near_kink:
         lines.append(f"Entries near a kink of ReLU or max that agree with a smaller step: {near_kink}.")
-    if on_kink := sum(check.on_kink for check in checks):
+    on_kink = sum(check.on_kink for check in checks)
+    if on_kink:
         lines.append(f"Entries on a kink, where there is no derivative, left out: {on_kink}.")
     if wrong:
         worst = max(wrong, key=lambda check: check.error)

@@ -36,7 +36,8 @@ def load_model(model: Model, file: str | Path | BinaryIO) -> None:
                 f"layer {layer!r}: {name} in {file} has shape {shape} and dtype {dtype}, expected "
                 f"{array.shape} and floats"
             )
-    if others := [name for name in found if name not in arrays]:
+    others = [name for name in found if name not in arrays]
+    if others:
         layer = others[0].rpartition(".")[0] or others[0]
         raise ValueError(
             f"layer {layer!r}: {file} holds {others[0]} of shape {found[others[0]].shape}, but the model "
@@ -50,7 +51,8 @@ def read_arrays(file: str | Path | BinaryIO) -> dict[str, np.ndarray]:
     """Return all arrays of an .npz file by name. Raise OSError or ValueError if there is none."""
     try:
         with np.load(file, allow_pickle=False) as stored:
-            if name := stored.zip.testzip():
+            name = stored.zip.testzip()
+            if name:
                 raise ValueError(f"{name} has another checksum")
             return {name: stored[name] for name in stored.files}
     except OSError:

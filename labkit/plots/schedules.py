@@ -115,14 +115,17 @@ def timelines(networks: Mapping[str, Sequence[TimedTransfer]]) -> Figure:
             left, width = 1e3 * start, 1e3 * (end - start)
             for rank, peer, lane in ((source, f"→{dest}", -0.2), (dest, f"{source}→", 0.2)):
                 fill, style = colour(source), {"edgecolor": INK, "linewidth": 0.5}
-                axes.barh(rank + lane, width, 0.36, left, color=fill, hatch="///" * (lane > 0), **style)
+                hatch = "///" if lane > 0 else ""
+                axes.barh(rank + lane, width, 0.36, left, color=fill, hatch=hatch, **style)
                 if width > 0.028 * last and lane < 0:
                     style = {"va": "center_baseline", "color": text_colour(fill)}
                     centred(axes, left + width / 2, rank + lane, peer, 8, **style)
-        if wait := longest_wait(timeline):
+        wait = longest_wait(timeline)
+        if wait:
             corner, width = (1e3 * wait.start, wait.rank - 0.45), 1e3 * (wait.end - wait.start)
             axes.add_patch(Rectangle(corner, width, 0.9, fill=False, edgecolor=WRONG, linewidth=2.5))
-        axes.set_title(f"{name}: {last:.0f} ms" + f"; {wait}" * bool(wait), fontsize=10, loc="left")
+        title = f"{name}: {last:.0f} ms"
+        axes.set_title(f"{title}; {wait}" if wait else title, fontsize=10, loc="left")
         axes.set_yticks(range(p), [f"rank {rank}" for rank in range(p)])
         axes.set_ylim(p - 0.4, -0.6)
         axes.set(xlim=(0, last), xlabel="Time (ms)")
@@ -295,7 +298,8 @@ class Stepper:
         style = "width: 49%; max-width: 100%; min-width: 300px; height: auto; vertical-align: top"
         images = ""
         for text, figure in zip(self.texts, self.figures, strict=True):
-            figure.savefig(image := io.BytesIO(), format="png", dpi=80)
+            image = io.BytesIO()
+            figure.savefig(image, format="png", dpi=80)
             source = f"data:image/png;base64,{base64.b64encode(image.getvalue()).decode()}"
             images += f'<img alt="{escape(text)}" style="{style}" src="{source}">\n'
         return f"<div>\n{images}<script>{SCRIPT}</script>\n</div>"

@@ -135,4 +135,5 @@ def _check_complete(schedule: Schedule, held: np.ndarray) -> None:
 def _inputs_of(ranks: list[int]) -> str:
     if not ranks:
         return "nothing"
-    return f"the input{'s' * (len(ranks) > 1)} of {', '.join(f'rank {rank}' for rank in ranks)}"
+    inputs = "the inputs" if len(ranks) > 1 else "the input"
+    return f"{inputs} of {', '.join(f'rank {rank}' for rank in ranks)}"

@@ -86,14 +86,15 @@ def links(bottlenecks: Sequence[Bottleneck], size: int, default: Link | None = N
     ValueError if these bottlenecks are impossible on `size` ranks with this default link.
     """
     named = [(f"{one.rank}:{one.kind}", one.step) for one in bottlenecks]
-    if beyond := [f"{one.rank}:{one.kind}" for one in bottlenecks if one.rank >= size]:
+    beyond = [f"{one.rank}:{one.kind}" for one in bottlenecks if one.rank >= size]
+    if beyond:
         raise ValueError(f"expected bottlenecks on ranks 0 … {size - 1}, got {', '.join(beyond)}")
-    if twice := sorted({name for name, step in named if named.count((name, step)) > 1}):
+    twice = sorted({name for name, step in named if named.count((name, step)) > 1})
+    if twice:
         raise ValueError(f"expected each kind of bottleneck once per rank, got {', '.join(twice)} twice")
     slow = {one.rank: one for one in bottlenecks if one.kind == "slow-link"}
-    if relative := [
-        f"{rank}:slow-link={one.factor:g}" for rank, one in slow.items() if not (one.link or default)
-    ]:
+    relative = [f"{rank}:slow-link={one.factor:g}" for rank, one in slow.items() if not (one.link or default)]
+    if relative:
         raise ValueError(
             f"expected a bandwidth such as 100mbit for {', '.join(relative)}, or --link with the link that "
             "the factor applies to"
@@ -125,7 +126,8 @@ class Straggler(Callback):
 
     def before_step(self) -> None:
         """Lose the time that jitter and pauses take before a step, then start to count processor time."""
-        if delay := self.next_delay():
+        delay = self.next_delay()
+        if delay:
             sleep(delay)
         self._began = thread_time()
 

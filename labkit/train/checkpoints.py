@@ -177,7 +177,8 @@ class Saving:
             array[...] = own[name]
         for name, callback in self._callbacks.items():
             before = f"record/{name}/"
-            if state := {key.removeprefix(before): own[key] for key in own if key.startswith(before)}:
+            state = {key.removeprefix(before): own[key] for key in own if key.startswith(before)}
+            if state:
                 callback.resume(state)
         self._last = f"the last one is that {_reached(self.rows)}"
 
@@ -226,10 +227,13 @@ class Saving:
                     f"this run, found one with {_short(found.get(name))}"
                 )
         ranks, why = len(about["progress"]), ""
+        of_each_rank = self._own.keys() - {"residual"}
+        if self._buffers != "leave":
+            of_each_rank -= {"buffers"}
         if not self._any_ranks:
             why = "with these shards, another number of ranks takes other samples into each step"
-        elif own := self._own.keys() - {"residual"} - ({"buffers"} if self._buffers != "leave" else set()):
-            why = f"each rank has {' and '.join(sorted(own))} of its own"
+        elif of_each_rank:
+            why = f"each rank has {' and '.join(sorted(of_each_rank))} of its own"
         if ranks != self._comm.size and why:
             raise ValueError(
                 f"cannot resume: expected {ranks} ranks, as when the checkpoint was written, got "

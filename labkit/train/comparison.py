@@ -102,7 +102,9 @@ def beside(
     usual = asdict(Settings.complete({}, chosen.on(settings.data)))
     figures = {} if remarks else figures
     changed = [f"{name} {value}" for name, value in asdict(settings).items() if value != usual[name]]
-    return figures, remarks + [f"Changed: {', '.join(changed)}"] * bool(changed)
+    if changed:
+        remarks = [*remarks, f"Changed: {', '.join(changed)}"]
+    return figures, remarks
 
 
 def compare(
@@ -167,9 +169,10 @@ def as_text(
     head = "measured on ranks 0, 1, …" if ranks > 2 else "measured"
     width = max(NUMBER * ranks, len(head)) + 1
     lines = [f"Report {chosen.report}, {chosen.about}", *remarks]
-    lines.append(f"{'':{LABEL}}{head:{width}}{(chosen.against or 'report') * has_figures}".rstrip())
+    against = (chosen.against or "report") if has_figures else ""
+    lines.append(f"{'':{LABEL}}{head:{width}}{against}".rstrip())
     for row in compared:
-        figures = (_numbers(row["printed"]) or "–") * has_figures
+        figures = (_numbers(row["printed"]) or "–") if has_figures else ""
         lines.append(f"{row['name']:{LABEL}}{_numbers(row['measured']):{width}}{figures}".rstrip())
     if not has_figures:
         lines += [

@@ -227,7 +227,8 @@ def _no_overlap(
     if shard_state == "none" and buckets is None:
         return None
     without = "no buckets" if shard_state == "none" else "shard_state none"
-    if readers := sorted({type(each).__name__ for each in callbacks if each.reads_gradients}):
+    readers = sorted({type(each).__name__ for each in callbacks if each.reads_gradients})
+    if readers:
         return (
             f"expected {without} with {', '.join(readers)}, which reads each rank's own gradient: it is "
             "averaged during the backward pass"
@@ -431,7 +432,8 @@ def local_sgd(
             for callback in callbacks:
                 callback.before_step()
             x, y = batch.local(number)
-            if samples := len(x):
+            samples = len(x)
+            if samples:
                 loss_sum += samples * model.loss_and_gradient(x, y)
                 for callback in callbacks:
                     callback.after_backward(model, samples)

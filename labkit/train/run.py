@@ -89,11 +89,13 @@ def run(
     """
     before = _stored(comm, out) if resume else _preset(comm, preset)
     settings = Settings.complete(given, before)
-    if resume and (finished := comm.bcast(_finished(out, before, settings))):
+    finished = comm.bcast(_finished(out, before, settings)) if resume else None
+    if finished:
         if comm.rank == 0:
             print(f"The run in {out} is finished ({finished}): there is nothing to resume.", flush=True)
         return
-    if why := settings.fault():
+    why = settings.fault()
+    if why:
         raise CollectiveError(why)
     averaging = all_or_none(
         comm, lambda: Averaging(settings.algorithm, settings.aggregate, settings.compress)
@@ -163,7 +165,8 @@ def _run(  # noqa: PLR0915 (a run from its model to its files)
     }
     of_epochs = settings.epochs * batches.steps if settings.epochs else None
     steps = min(filter(None, (of_epochs, settings.iterations)))
-    if why := _unfit(before, settings, steps, comm.size):
+    why = _unfit(before, settings, steps, comm.size)
+    if why:
         raise CollectiveError(f"cannot resume: {why}")
     buckets = Buckets() if settings.overlap or settings.shard_state != "none" else None
     if settings.bucket_mb:

@@ -50,10 +50,16 @@ class Recipe:
     def __str__(self) -> str:
         words = [f"{self.epochs} epochs", f"batch {self.batch}" if self.batch else "all samples in a step"]
         words.append(f"lr {self.lr:g}")
-        words += [self.lr_schedule] * (self.lr_schedule != "constant")
-        words += [f"momentum {self.momentum:g}"] * (self.momentum > 0)
-        words += [f"weight decay {self.weight_decay:g}"] * (self.weight_decay > 0)
-        words += [self.shard] * (self.shard == "shuffled") + ["augmented"] * self.augment
+        if self.lr_schedule != "constant":
+            words.append(self.lr_schedule)
+        if self.momentum > 0:
+            words.append(f"momentum {self.momentum:g}")
+        if self.weight_decay > 0:
+            words.append(f"weight decay {self.weight_decay:g}")
+        if self.shard == "shuffled":
+            words.append(self.shard)
+        if self.augment:
+            words.append("augmented")
         return f"{', '.join(self.datasets)}; {', '.join(words)}"
 
     def settings(self) -> dict[str, Any]:

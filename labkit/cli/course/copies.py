@@ -42,7 +42,8 @@ def pairs(notebook: Any) -> list[Pair]:
     found = []
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for index, cell in enumerate(code):
-        if name := checked(cell):
+        name = checked(cell)
+        if name:
             above = [earlier for earlier in code[:index] if name in functions(earlier.source)]
             found.append(Pair(name, above[-1] if above else None, cell))
     return found
@@ -56,7 +57,8 @@ def answer(name: str, cells: list[Any]) -> str:
     """
     defining = [cell for cell in cells if defines(cell.source, name)]
     marked = [cell for cell in cells if cell.metadata.get("nbgrader", {}).get("grade_id") == name]
-    return without_magic(last[-1].source)[1] if (last := defining or marked) else ""
+    cells_of_exercise = defining or marked
+    return without_magic(cells_of_exercise[-1].source)[1] if cells_of_exercise else ""
 
 
 def answer_with_helpers(name: str, cells: list[Any], solved: Container[str]) -> str:

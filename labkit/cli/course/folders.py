@@ -136,9 +136,12 @@ def _update(files: dict[Path, bytes], copies: Path) -> list[str]:
         # A copy without an origin (the record is lost): assume the newest, and say nothing.
         origin, _, bytes_made = record.get(name, newest).partition(" ")
         origins[name] = f"{newest} {_hash(content)}"
-        if not copy.exists():
+        exists = copy.exists()
+        now = copy.read_bytes() if exists else b""
+        mine = fingerprint(now) if exists else ""
+        if not exists:
             made.append(name)
-        elif (mine := fingerprint(now := copy.read_bytes())) == newest:
+        elif mine == newest:
             if name in record and origin == newest:
                 origins[name] = record[name]
             continue

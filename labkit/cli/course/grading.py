@@ -183,7 +183,8 @@ def add_missing_checks(notebook: Any, about: Any) -> None:
 @cache
 def has_sandbox() -> bool:
     """Return whether submissions run in a sandbox; if they do not, say so once."""
-    if why := sandbox.refusal():
+    why = sandbox.refusal()
+    if why:
         get_logger().warning(
             f"Submissions run with all of your rights: this system allows no sandbox ({why}). "
             "docs/grading.md says what they can do then."

@@ -71,7 +71,8 @@ def run_engine() -> None:
             put_folder_behind_python()
 
     app.start_nanny = fork_nanny()  # now, before MPI, threads and sockets exist
-    if (mpi := sys.modules.get("mpi4py.MPI")) is not None:  # else the engine initialises it as it imports it
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None:  # else the engine initialises it as it imports it
         mpi.Init_thread()
     Engine.launch_instance()
 

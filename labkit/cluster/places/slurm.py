@@ -150,16 +150,16 @@ def batch_script(settings: Settings, n: int, program: Sequence[str], mpiexec: st
 
     `mpiexec`: path of this environment's mpiexec. `log`: path of the job's output file.
     """
+    placement = {name: getattr(settings, name) for name in ("partition", "account", "time", "nodes")}
     options = [
         "--job-name=allreduce-lab",
         f"--ntasks={n}",
         f"--output={log}",
         "--export=ALL",
         "--no-requeue",  # the notebook starts new engines itself
-        *(f"--{name}={value}" for name in ("partition", "account", "time", "nodes")
-          if (value := getattr(settings, name))),
+        *(f"--{name}={value}" for name, value in placement.items() if value),
         *shlex.split(settings.options),
-    ]  # fmt: skip
+    ]
     launcher, *launcher_options = shlex.split(settings.launcher)
     if launcher == "mpiexec":
         launcher = mpiexec
@@ -349,8 +349,9 @@ class EnginesOfJob(Engines):
                 return f"the engines have ended, and {error}"
             if lost:
                 ranks = [rank for rank, host in hosts.items() if host in lost]
+                nodes = "nodes" if len(lost) > 1 else "node"
                 return (
-                    f"{state.name} has lost node{'s' * (len(lost) > 1)} {', '.join(lost)} with "
+                    f"{state.name} has lost {nodes} {', '.join(lost)} with "
                     f"{ranks_phrase(ranks)}: SLURM's daemon there does not answer"
                 )
             if state.is_over or time.monotonic() > deadline:

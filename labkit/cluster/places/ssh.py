@@ -244,7 +244,9 @@ def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[s
                 for host, missed in zip(looks, pool.map(_answer, looks.values()), strict=True):
                     for other in missed if isinstance(missed, list) else [host]:
                         network = answers[other]["network"]
-                        mend = f"{f'ssh {other} ' * bool(other)}sudo ufw allow from {network}"
+                        mend = f"sudo ufw allow from {network}"
+                        if other:
+                            mend = f"ssh {other} {mend}"
                         faults[other].append(f"{host or THIS} cannot connect to its ports: `{mend}`")
         finally:
             deadline.cancel()
@@ -440,7 +442,8 @@ def main(arguments: Sequence[str]) -> None:
     passed = sorted(name for name in environment if name.startswith(PASSED) and name != MACHINES)
     slots = Counter(machines["hosts"])
     line, settings = command(mpiexec, slots, arguments[2:], **machines["where"], passed=passed)
-    if prefix := unquoted_prefix(mpiexec):
+    prefix = unquoted_prefix(mpiexec)
+    if prefix:
         # The supervisor of mpiexec removes this folder, which is Open MPI's own.
         agent = Path(tempfile.gettempdir(), f"ompi.{os.getpid()}", "agent")
         agent.parent.mkdir(mode=0o700)

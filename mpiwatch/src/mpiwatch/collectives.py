@@ -191,7 +191,8 @@ class Channel:
     ) -> int:
         """Write a call to this rank's slot and row; return its word."""
         watch = self.watch
-        if (caller := get_ident()) != self.caller:
+        caller = get_ident()
+        if caller != self.caller:
             self._change_caller(caller)
         # A loop makes the same call from the same line again and again, so its note is built once.
         key = (operation, root, count, dtype, reduction, frame.f_lasti, id(frame.f_code))
@@ -530,18 +531,17 @@ dumps, loads = MPI.pickle.dumps, MPI.pickle.loads
 CARRIERS = {"reduce": "gather", "allreduce": "allgather", "scan": "allgather", "exscan": "allgather"}
 
 
-# Collective of arrays -> its layouts, its uniform buffers, whether it has counts for each rank, and whether
-# ranks other than the root receive.
-ABOUT = {
-    name: (
-        layouts,
-        UNIFORM.get(plain, (0, 0)),
-        COUNTS in layouts or plain == "reduce_scatter",
-        plain in FROM_ROOT,
-    )
-    for name in OF_ARRAYS
-    if (layouts := LAYOUTS.get(plain := name.lower()))
-}
+def _about(plain: str) -> tuple[Any, Any, bool, bool]:
+    """Return a collective's layouts, its uniform buffers, and two properties of it.
+
+    These are whether it has counts for each rank, and whether ranks other than the root receive.
+    """
+    layouts = LAYOUTS[plain]
+    has_counts = COUNTS in layouts or plain == "reduce_scatter"
+    return layouts, UNIFORM.get(plain, (0, 0)), has_counts, plain in FROM_ROOT
+
+
+ABOUT = {name: _about(name.lower()) for name in OF_ARRAYS if LAYOUTS.get(name.lower())}
 _OBJECTS = [name for name in OF_OBJECTS if name != "barrier"]
 add_methods(WatchedCollectives, _OBJECTS, "_do_collective_of_objects", by_name=True)
 add_methods(

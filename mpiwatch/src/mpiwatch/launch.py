@@ -199,7 +199,7 @@ def world_of_one(size: int, library: str, mpiexec: str, environment: Mapping[str
     launcher, count = started(environment)
     if size != 1 or count == 1:
         return ""
-    others = f"`{srun}` or " if (srun := SRUN.get(library)) else ""
+    others = f"`{SRUN[library]}` or " if library in SRUN else ""
     inside = " inside the allocation" if "SLURM_JOB_ID" in environment else ""
     if launcher == COUNTS["SLURM_NTASKS"]:
         found = f"this is one process in a SLURM job of {count} tasks, and nothing has started the others"
@@ -230,7 +230,8 @@ def refuse_world_of_one(command: str, size: int, library: str) -> None:
     if is_first():
         print_error(f"{command}: {why}\n")
     else:
-        if mpi := sys.modules.get("mpi4py.MPI"):
+        mpi = sys.modules.get("mpi4py.MPI")
+        if mpi:
             mpi.Finalize()  # a rank that its launcher kills leaves its shared memory
         time.sleep(FIRST_S)
     sys.exit(2)
@@ -260,10 +261,15 @@ def command_line(options: Options) -> list[str]:
     """Return the command line that runs one rank of the program; `parse` is the inverse."""
     # -P: a file random.py beside the program must not take the place of Python's own in mpiwatch.
     words = [sys.executable, "-Pm", "mpiwatch", "--deadline", f"{options.deadline_s!r}"]
-    words += ["--strict"] * options.strict
-    words += ["--launched"] * options.launched
-    words += [] if options.json is None else ["--json", options.json]
-    return [*words, *["-m"] * options.is_module, *options.words]
+    if options.strict:
+        words.append("--strict")
+    if options.launched:
+        words.append("--launched")
+    if options.json is not None:
+        words += ["--json", options.json]
+    if options.is_module:
+        words.append("-m")
+    return [*words, *options.words]
 
 
 def findings_file(json: str) -> str:
@@ -334,7 +340,8 @@ def parse(arguments: Sequence[str]) -> Options:
             options = replace(options, findings=findings_file(options.json))
         except OSError as error:
             parser.error(f"argument --json: {error.strerror}: {error.filename!r}")
-    if options.ranks and (launcher := launcher_of_ranks()):
+    launcher = launcher_of_ranks() if options.ranks else ""
+    if launcher:
         parser.error(f"-n starts ranks, but {launcher} has already started this process as a rank")
     return options
 

@@ -419,7 +419,8 @@ class Server(threading.Thread):
 
     def lose(self, machine: int) -> None:
         """Note that a connection has ended, and that the ranks which it led to can no longer be reached."""
-        if (connection := self.connections.pop(machine, None)) is None:
+        connection = self.connections.pop(machine, None)
+        if connection is None:
             return  # the handler of a frame has lost it
         connection.close()
         for rank in self.reached[machine]:
@@ -442,7 +443,8 @@ class Server(threading.Thread):
         for rank in {rank for rank, _, _ in changes}:
             moved = Slot.from_buffer_copy(self.raw[rank])
             for name in TIMES:
-                if time_s := getattr(moved, name):
+                time_s = getattr(moved, name)
+                if time_s:
                     setattr(moved, name, time_s + self.connections[machine].offset_s)
             ctypes.memmove(ctypes.byref(self.recorder.slots[rank]), ctypes.byref(moved), SLOT_BYTES)
 

@@ -210,7 +210,8 @@ class WatchedMessages(ChannelComm):
         except BaseException:
             cancel(request)
             raise
-        if type(buf) is ndarray and (length := status.Get_count(MPI.BYTE)) % (buf.itemsize or 1):
+        length = status.Get_count(MPI.BYTE) if type(buf) is ndarray else 0
+        if length and length % (buf.itemsize or 1):
             raise MessageError(
                 MPI.ERR_TYPE,  # MPICH would abort
                 f"rank {self.rank}: {name} was sent {length} bytes by rank {status.source} "
@@ -363,11 +364,12 @@ def leftovers(watch: Watch) -> Leftovers:
         if arrived:
             break
         sleep(LOOK_S)
-    sent = [
-        (channel.row, watch.rank, channel.members[dest], tag, place_of_instruction(code, instruction))
-        for _, comm, dest, tag, code, instruction in traffic.sends
-        if (channel := comm._channel) and channel in watch.channels and 0 <= dest < len(channel.members)
-    ]
+    sent: list[Message] = []
+    for _, comm, dest, tag, code, instruction in traffic.sends:
+        channel = comm._channel
+        if channel in watch.channels and 0 <= dest < len(channel.members):
+            place = place_of_instruction(code, instruction)
+            sent.append((channel.row, watch.rank, channel.members[dest], tag, place))
     return Leftovers(arrived, sent, open_requests())
 
 

@@ -74,7 +74,8 @@ def _descriptor(path: Path) -> int | None:
     of_this_process = rf"{os.path.realpath('/proc/self')}(?:/task/\d+)?/fd/(\d+)|/dev/fd/(\d+)"
     for _ in range(MOST_LINKS):
         place = os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place))
-        if found := re.fullmatch(of_this_process, place):
+        found = re.fullmatch(of_this_process, place)
+        if found:
             return int(found[1] or found[2])
         if not os.path.islink(place):
             return None

@@ -426,8 +426,9 @@ def reap_orphans(command: int) -> None:
     until its deadline.
     """
     with contextlib.suppress(AttributeError, ChildProcessError):  # macOS has no waitid, and no orphans here
-        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            if ended.si_pid == command:
+        while True:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None or ended.si_pid == command:
                 return
             os.waitpid(ended.si_pid, 0)
 

@@ -392,7 +392,8 @@ class Parent:
             self._exit(code)  # the launcher ends the ranks that do not notice it
         if (code < 0 or self.slot.cell_state == CellState.RUNNING) and not self._report():
             self._report_death(code)
-        if report := self._report():
+        report = self._report()
+        if report:
             self._end(report)
         slots, json_file = self.recorder.slots, self.options.json
         if code or (self.rank == 0 and json_file):  # the other ranks' exit codes matter

@@ -198,7 +198,10 @@ class FlightRecorder:
         of_a_rank = ctypes.sizeof(Slot) + ROWS_PER_RANK * ctypes.sizeof(Row) + 8 * WORDS_PER_RANK
         total = ctypes.sizeof(Head) + size * of_a_rank + (size + 1) * REPORT_BYTES_PER_RANK
         error: OSError | None = None
-        for folder in dict.fromkeys(["/dev/shm"] * (sys.platform == "linux") + [tempfile.gettempdir()]):
+        folders = [tempfile.gettempdir()]
+        if sys.platform == "linux":
+            folders.insert(0, "/dev/shm")
+        for folder in dict.fromkeys(folders):
             try:
                 handle, path = tempfile.mkstemp(prefix=f"{FLIGHT_RECORDER}{os.getpid()}-", dir=folder)
             except OSError as full:
@@ -326,7 +329,9 @@ def write_request(slot: Slot, epoch: int, request: ReportRequest) -> None:
     """Ask for a report in this epoch."""
     slot.wanted_deadline_s = request.deadline_s
     slot.wanted_reporter = request.reporter
-    slot.wanted_reason = request.why.value + MISMATCHES * isinstance(request.why, Mismatch)
+    slot.wanted_reason = request.why.value
+    if isinstance(request.why, Mismatch):
+        slot.wanted_reason += MISMATCHES
     write_members(slot, request.members)
     slot.wanted_in = epoch + 1  # written last: it makes the request valid
 

@@ -369,11 +369,12 @@ def _shown(report: Report, rank: RankState) -> RankState:
     """Return what a rank's line shows; it is equal for ranks that share a line."""
     rank = replace(rank, rank=-1, host="", failed_call="", exit_code=None)
     last = rank.last_call(report.communicator)
+    joined = report.joined_call(rank)
     if rank.activity is Activity.WAITING_IN_COLLECTIVE:
         shown = replace(rank.calls[-1], file="", line=0)  # the line is part of the place
-        if (joined := report.joined_call(rank)) is not None and joined.number < shown.number:
+        if joined is not None and joined.number < shown.number:
             return replace(rank, calls=(replace(joined, file="", line=0), shown))
-    elif rank.message is None and (joined := report.joined_call(rank)) is not None:
+    elif rank.message is None and joined is not None:
         shown = joined
     elif rank.message is None and last is not None and last.number < report.number:
         shown = last
@@ -396,8 +397,12 @@ def ranks_on_hosts(report: Report, ranks: Collection[int]) -> str:
     hosts = list(dict.fromkeys(rank.host for rank in report.ranks if rank.rank in ranks and rank.host))
     if not hosts:
         return phrase
-    named = f"host{'s' * (len(hosts) > 1)} {', '.join(hosts)}"
-    return f"{phrase} ({named if len(hosts) <= MAX_HOSTS else f'{len(hosts)} hosts'})"
+    named = f"{len(hosts)} hosts"
+    if len(hosts) == 1:
+        named = f"host {hosts[0]}"
+    elif len(hosts) <= MAX_HOSTS:
+        named = f"hosts {', '.join(hosts)}"
+    return f"{phrase} ({named})"
 
 
 # What a rank does that has not joined a collective: in the table, and in a sentence about a rank or several.
@@ -649,10 +654,12 @@ def _circle_of(report: Report) -> list[int]:
         return []
     peers = {rank.rank: rank.message.peer for rank in report.ranks if rank.message is not None}
     path = [report.reporter]  # on the way from rank to awaited rank, which leads into the circle
-    while (peer := peers.get(path[-1])) not in path:
+    peer = peers.get(path[-1])
+    while peer not in path:
         if peer is None:
             return []
         path.append(peer)
+        peer = peers.get(peer)
     ranks = path[path.index(peer) :]
     first = ranks.index(min(ranks))
     return ranks[first:] + ranks[:first]

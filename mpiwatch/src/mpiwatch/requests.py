@@ -65,7 +65,8 @@ class PolledPrequest(PolledRequest, RawPrequest):
 
 def track_started(request: Any) -> None:
     """Count a persistent request as under way."""
-    if (made := getattr(request, "made", None)) is not None:
+    made = getattr(request, "made", None)
+    if made is not None:
         under_way.add(request, made)
     if on_start is not None:
         on_start(request)
@@ -153,7 +154,8 @@ def _polling(
             return result
         polls.failed += 1
         if polls.is_due:
-            tested = [owner] if is_of_one else arguments[0] if arguments else named["requests"]
+            several: Any = arguments[0] if arguments else named.get("requests")
+            tested = [owner] if is_of_one else several
             polls.look(lambda watch: RequestWait(watch, tested, needs_all=not name.endswith("any")))
         return result
 

@@ -86,7 +86,8 @@ def take_snapshot(
         sleep(POLL_S)
     ranks = [_observe(recorder, rank, since_s) for rank in range(recorder.size)]
     ranks = _count_from_cell_start(recorder, ranks)
-    if isinstance(why, Mismatch) and reporter is not None and (calls := ranks[reporter].calls):
+    calls = ranks[reporter].calls if isinstance(why, Mismatch) and reporter is not None else ()
+    if calls:
         ranks = [_as_called(rank, calls[-1].communicator, calls[-1].number) for rank in ranks]
     waiting = [rank for rank in ranks if _is_waiting(rank)]
     shown = [rank for rank in ranks if rank.rank in members or rank in waiting or rank.message is not None]
@@ -138,26 +139,31 @@ def _observe(recorder: FlightRecorder, rank: int, since_s: float) -> RankState:
     seen = RankState(rank, Activity.DEAD, calls=calls, host=_text(slot.host), failed_call=caught)
     noted = replace(seen, place=_text(slot.place))
     if slot.has_died == Death.UNREACHABLE:
-        found = replace(seen, activity=Activity.UNREACHABLE)
-    elif slot.has_died:
+        return replace(seen, activity=Activity.UNREACHABLE)
+    if slot.has_died:
         code = slot.exit_code if slot.has_exited else None
-        found = replace(noted, error=_text(slot.error), exit_code=code)
-    elif not recorder.is_alive(rank):
-        found = _ended(recorder, slot, seen) if slot.has_exited else seen
-    elif (waiting := _waiting(recorder, slot, noted)) is not None:
-        found = waiting
-    elif slot.cell_state != CellState.RUNNING:
-        found = _ended(recorder, slot, seen)
-    elif is_in_mpi_call(slot, monotonic()):
+        return replace(noted, error=_text(slot.error), exit_code=code)
+    if not recorder.is_alive(rank):
+        return _ended(recorder, slot, seen) if slot.has_exited else seen
+    return _observe_alive(recorder, slot, seen, since_s)
+
+
+def _observe_alive(recorder: FlightRecorder, slot: Slot, seen: RankState, since_s: float) -> RankState:
+    """Return what a rank is doing whose process is alive; `seen`: what is known of it without its state."""
+    noted = replace(seen, place=_text(slot.place))
+    waiting = _waiting(recorder, slot, noted)
+    if waiting is not None:
+        return waiting
+    if slot.cell_state != CellState.RUNNING:
+        return _ended(recorder, slot, seen)
+    if is_in_mpi_call(slot, monotonic()):
         call, can_leave = _text(slot.mpi_call), bool(slot.can_leave)
-        found = replace(noted, activity=Activity.IN_MPI_CALL, mpi_call=call, can_leave=can_leave)
-    else:
-        # A rank may have left a wait a moment ago. The notes of a rank on another machine arrive later.
-        limit_s = SAMPLED_S if slot.machine == recorder.head.machine else FRESH_S
-        has_answered = slot.sampled_s >= since_s or monotonic() - slot.sampled_s < limit_s
-        activity = Activity.RUNNING if has_answered else Activity.UNRESPONSIVE
-        found = replace(seen, activity=activity, place=_text(slot.running_at))
-    return found
+        return replace(noted, activity=Activity.IN_MPI_CALL, mpi_call=call, can_leave=can_leave)
+    # A rank may have left a wait a moment ago. The notes of a rank on another machine arrive later.
+    limit_s = SAMPLED_S if slot.machine == recorder.head.machine else FRESH_S
+    has_answered = slot.sampled_s >= since_s or monotonic() - slot.sampled_s < limit_s
+    activity = Activity.RUNNING if has_answered else Activity.UNRESPONSIVE
+    return replace(seen, activity=activity, place=_text(slot.running_at))
 
 
 def is_in_mpi_call(slot: Slot, now_s: float) -> bool:

@@ -81,7 +81,9 @@ def wait_until(is_done: Over, describe: Describe, spin_s: float = SPIN_S) -> Non
             now = monotonic()
             waited += min(now - last, 0.1)
             last = now
-            if waiting is None and (waited < spin_s or (waiting := describe(waited)) is None):
+            if waiting is None and waited >= spin_s:
+                waiting = describe(waited)
+            if waiting is None:
                 yield_core()
             else:
                 waiting.go_on(now, waited)
@@ -421,7 +423,8 @@ class Watch:
                 waiting.interrupted_since_s = waited
             since = waiting.interrupted_since_s
             return None if 0 <= since <= waited < since + INTERRUPT_S else report.reason
-        if found := waiting.mismatch(waited):
+        found = waiting.mismatch(waited)
+        if found:
             return found
         return self._reason_to_report(waiting, waited) if self.posted is waiting else None
 

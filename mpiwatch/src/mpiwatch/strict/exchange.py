@@ -135,9 +135,12 @@ class Exchange:
         """Read headers that have arrived, and match them with receives."""
         status = MPI.Status()
         with lock:
-            while (found := self.shadow.Improbe(MPI.ANY_SOURCE, HEADER_TAG, status)) is not None:
+            while True:
+                message = self.shadow.Improbe(MPI.ANY_SOURCE, HEADER_TAG, status)
+                if message is None:
+                    break
                 text = bytearray(status.Get_count(MPI.BYTE))
-                found.Recv([text, MPI.BYTE])
+                message.Recv([text, MPI.BYTE])
                 header: Header = pickle.loads(text)
                 header.source = status.source
                 headers_received[self.members[header.source]] += 1

@@ -248,7 +248,8 @@ class CollectiveOperation(Operation):
             calls.append(call)
             clock.merge(times)
         for rank, theirs in enumerate(calls):
-            if (found := mismatch(calls[self.rank], theirs)) is not None:
+            found = mismatch(calls[self.rank], theirs)
+            if found is not None:
                 self.release(check=False)
                 both = [
                     f"rank {each}: {call.operation} ({call_details(call)}) at {call.file}"

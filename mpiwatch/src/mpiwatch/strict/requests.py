@@ -76,7 +76,8 @@ class StrictRequest(PolledRequest):
         return _test(self, status)
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
-        if (call := _call_of(self)) is None:
+        call = _call_of(self)
+        if call is None:
             return bool(RawRequest.Get_status(self, status))
         call.is_known_complete = call.advance()
         return call.is_known_complete
@@ -84,7 +85,8 @@ class StrictRequest(PolledRequest):
     get_status = Get_status
 
     def Cancel(self) -> None:
-        if (call := _call_of(self)) is None:
+        call = _call_of(self)
+        if call is None:
             RawRequest.Cancel(self)
         elif call.may_be_freed:  # a send: it goes on
             go_on(call)
@@ -154,7 +156,8 @@ class StrictRequest(PolledRequest):
 
 def _test(request: Any, status: MPI.Status | None) -> tuple[bool, Any | None]:
     """Do a request's test, which is not counted."""
-    if (call := _call_of(request)) is None:
+    call = _call_of(request)
+    if call is None:
         return RawRequest.test(request, status)
     if not call.advance():
         return False, None

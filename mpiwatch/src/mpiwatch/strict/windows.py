@@ -142,7 +142,8 @@ class StrictWin(NotedWin):
         lock = self.locks.get(target) or self.locks.get(-1)
         if not (self.in_fence or lock or self.in_start):
             raise MPI.Exception(MPI.ERR_RMA_SYNC)
-        epoch = lock[0] if lock else "fence" if self.in_fence else "start"
+        without_lock = "fence" if self.in_fence else "start"
+        epoch = lock[0] if lock else without_lock
         began = () if epoch == "fence" else tuple(clock.times[member] for member in self.exchange.members)
         parts = self._checked_parts(name, origin, target, spec)
         access = Access(name, target, parts, here(), self.comm.rank, epoch, began)
@@ -260,7 +261,8 @@ class StrictWin(NotedWin):
     def Free(self) -> None:
         _join(self.comm, "Free")
         self._end_locks()
-        if pending := [each.access for each in self.under_way if not each.is_issued]:
+        pending = [each.access for each in self.under_way if not each.is_issued]
+        if pending:
             last = pending[-1]
             text = f"the window was freed before the epoch of its last {last.operation} ended"
             add(Category.EPOCH_LIFECYCLE, text, last.place)
