@@ -103,6 +103,7 @@ PUBLIC = {
     "mpiwatch.report",
     "mpiwatch.sessions",
     "mpiwatch.strict",
+    "mpiwatch.trace",
 }
 
 

@@ -10,8 +10,8 @@ before it is used.
 Further public modules: `mpiwatch.report` (reports as data, text and table), `mpiwatch.launch` (start ranks),
 `mpiwatch.program` (watch a rank that another launcher has started), `mpiwatch.processes` (start and end
 processes), `mpiwatch.layers` (for communicators and algorithms on top), `mpiwatch.sessions` (ranks that run
-one cell after another), `mpiwatch.strict` (find what shows only by chance). All other modules may change from
-one version to the next.
+one cell after another), `mpiwatch.strict` (find what shows only by chance), `mpiwatch.trace` (recordings of
+all calls). All other modules may change from one version to the next.
 """
 
 from importlib import import_module

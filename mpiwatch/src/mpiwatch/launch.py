@@ -243,7 +243,8 @@ class Options:
 
     `words`: the program's path or module, and its own arguments. `command`: the command that runs it, for
     messages. `ranks`: how many to start; None in a rank. `launched`: `run` has started this rank, and prints
-    the report below the last words of the launcher. `findings`: a file beside `json`.
+    the report below the last words of the launcher. `trace`: the file for a recording of all calls.
+    `findings`: a file beside `json`.
     """
 
     words: tuple[str, ...]
@@ -254,6 +255,7 @@ class Options:
     command: str = NAME
     ranks: int | None = None
     launched: bool = False
+    trace: str | None = None
     findings: str = field(default="", compare=False)
 
 
@@ -267,6 +269,8 @@ def command_line(options: Options) -> list[str]:
         words.append("--launched")
     if options.json is not None:
         words += ["--json", options.json]
+    if options.trace is not None:
+        words += ["--trace", options.trace]
     if options.is_module:
         words.append("-m")
     return [*words, *options.words]
@@ -327,6 +331,7 @@ def parse(arguments: Sequence[str]) -> Options:
     )
     parser.add_argument("--strict", action="store_true", help="let sends wait for their receives")
     parser.add_argument("--json", metavar="FILE", help="write the report and the exit codes to a file")
+    parser.add_argument("--trace", metavar="FILE", help="record all calls to a file for Perfetto")
     parser.add_argument("--launched", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module")
     parser.add_argument("program")
@@ -340,6 +345,12 @@ def parse(arguments: Sequence[str]) -> Options:
             options = replace(options, findings=findings_file(options.json))
         except OSError as error:
             parser.error(f"argument --json: {error.strerror}: {error.filename!r}")
+    if options.trace is not None:
+        try:
+            if is_first() and not options.launched:
+                check_writable(Path(options.trace))
+        except OSError as error:
+            parser.error(f"argument --trace: {error.strerror}: {error.filename!r}")
     launcher = launcher_of_ranks() if options.ranks else ""
     if launcher:
         parser.error(f"-n starts ranks, but {launcher} has already started this process as a rank")
@@ -393,6 +404,10 @@ def run(mpiexec: Sequence[str], options: Options) -> int:
                 print_error(f"\n{render(report, in_program=True)}\n")
         if options.json is not None and not (to_file and record.exists()):
             hand_over_record(record, Path(options.json), code)
+    if options.trace is not None:
+        from mpiwatch.trace_files import write_trace  # noqa: PLC0415  (rarely needed)
+
+        write_trace(options.trace, int(mpiexec[-1]))
     return code
 
 

@@ -39,7 +39,7 @@ ANY_SOURCE, ANY_TAG, PROC_NULL = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.PROC_NULL
 
 NUMBERS = "?bBhHiIlLqQfdgFDG"  # NumPy's characters for dtypes that MPI has, too
 
-_getframe = sys._getframe
+_getframe = sys._getframe  # while calls are recorded, one that skips the recorder's frames
 _status = MPI.Status()  # for a receive whose caller asks for none
 
 

@@ -193,6 +193,10 @@ class Link:
                 finalize()
 
             setattr(MPI, "Finalize", functools.wraps(finalize)(end_and_finalize))  # noqa: B010
+        if self.options.trace is not None:
+            with imports.from_environment_alone():
+                from mpiwatch import trace_recorder  # noqa: PLC0415
+            trace_recorder.begin_in_program(self.options.trace, MPI.COMM_WORLD)
 
     def _end_mode(self) -> None:
         """Print strict mode's findings; if one is an error, let the parent exit with STRICT_EXIT_CODE."""
@@ -396,7 +400,8 @@ class Parent:
         if report:
             self._end(report)
         slots, json_file = self.recorder.slots, self.options.json
-        if code or (self.rank == 0 and json_file):  # the other ranks' exit codes matter
+        writes_files = self.rank == 0 and (json_file or self.options.trace)
+        if code or writes_files:  # the other ranks' exit codes matter
             _wait(lambda: all(slot.has_exited for slot in slots) or self._report() is not None, OTHERS_S)
         if self.rank == 0:
             if self._report() is None:
@@ -430,6 +435,10 @@ class Parent:
             select.select([self.connection], [], [], FLUSH_S)
         self._show(report)
         self._signal(signal.SIGKILL)
+        if self.options.trace is not None:
+            from mpiwatch.trace_files import note_end  # noqa: PLC0415  (rarely needed)
+
+            note_end(self.options.trace, self.rank)
         for file in sys.stdout, sys.stderr:
             wait_until_read(file.fileno())
         # When one rank ends, the launcher kills all others. So wait until this machine's ranks are ready.
@@ -482,4 +491,8 @@ class Parent:
     def _exit(self, code: int) -> NoReturn:
         if self.server is not None:
             self.server.stop()  # it sends the last states of this machine's ranks
+        if self.options.trace is not None and self.rank == 0 and not self.options.launched:
+            from mpiwatch.trace_files import write_trace  # noqa: PLC0415  (rarely needed)
+
+            write_trace(self.options.trace, self.recorder.size)
         os._exit(code if code >= 0 else 128 - code)

@@ -27,9 +27,11 @@ __all__ = [
     "FlightRecorder",
     "begin",
     "begin_cell",
+    "begin_recording",
     "cell_number",
     "describe",
     "end_cell",
+    "end_recording",
     "is_cell",
     "is_renewal_due",
     "leave_calls_that_hang",
@@ -75,6 +77,24 @@ def end_cell(watch: Any, error: BaseException | None) -> None:
     renewal.is_due = renewal.is_due or error is not None
     state = CellState.RETURNED if error is None else CellState.RAISED
     watch.end_cell(state, describe(error) if error else "")
+
+
+def begin_recording(path: str, world: MPI.Intracomm) -> None:
+    """Record the calls of this rank from now on in a new file at `path`, for `mpiwatch.trace`.
+
+    Not collective. `world`: the watched communicator of the world. The file shows what the rank does even if
+    it is killed.
+    """
+    from mpiwatch import trace_recorder
+
+    trace_recorder.begin(path, world)
+
+
+def end_recording() -> bytes:
+    """End the recording of this rank; return it, for `mpiwatch.trace.read`. Empty if there is none."""
+    recorder = sys.modules.get("mpiwatch.trace_recorder")
+    content: bytes = recorder.end() if recorder is not None else b""
+    return content
 
 
 def leftovers(watch: Any) -> tuple[Any, ...]:

@@ -1,0 +1,405 @@
+"""Recordings of all ranks as one: messages matched, collectives joined, one clock; and as a Chrome trace.
+
+    trace = merge([read(content) for content in contents])    of the logs of all ranks
+    trace.messages, trace.collectives, trace.spans(rank)
+    chrome_trace(trace)                                       for Perfetto (ui.perfetto.dev)
+
+`sessions.begin_recording` and `end_recording` record the ranks of a session, and `mpiwatch --trace FILE`
+those of a program. Nothing here loads MPI or NumPy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mpiwatch.trace_log import EVENTS, Event, Kind, RankLog, Values, read, read_file
+
+__all__ = [
+    "EVENTS",
+    "Collective",
+    "Event",
+    "Kind",
+    "Message",
+    "RankLog",
+    "Span",
+    "Trace",
+    "Values",
+    "chrome_content",
+    "chrome_span",
+    "chrome_trace",
+    "members_of",
+    "merge",
+    "read",
+    "read_file",
+]
+
+
+class Message(NamedTuple):
+    """A message: its send and its receive; None for the one that is not in the recording.
+
+    `left_s`: when its send began. `asked_s`: when its receive began; `arrived_s`: when that was complete, or
+    was seen to be; both None if no receive took it. `nbytes`: -1 if not known.
+    """
+
+    send: Event | None
+    receive: Event | None
+    source: int
+    dest: int
+    tag: int
+    nbytes: int
+    left_s: float | None
+    asked_s: float | None
+    arrived_s: float | None
+    completion: Event | None  # the row that says that the receive's request was complete
+
+
+class Collective(NamedTuple):
+    """A collective of a communicator: each rank's call, by rank. Ranks that never made it are missing."""
+
+    operation: str
+    comm: str
+    members: tuple[int, ...]
+    calls: dict[int, Event]
+    completions: dict[int, Event]  # of a non-blocking one
+
+    @property
+    def missing(self) -> list[int]:
+        """Return the ranks that never made the call."""
+        return [rank for rank in self.members if rank not in self.calls]
+
+    @property
+    def last_arrival(self) -> Event:
+        """Return the call of the rank that came last."""
+        return max(self.calls.values(), key=lambda call: call.begin_s)
+
+
+class Span(NamedTuple):
+    """What a rank does for a while: `what` is compute, wait or transfer; `event` is None outside MPI."""
+
+    what: str
+    begin_s: float
+    end_s: float
+    event: Event | None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The recordings of all ranks, on one clock.
+
+    `begin_s` and `end_s`: when the first rank began, and when the last one ended. `logs`: by rank; a rank
+    whose log was lost has none. `clock_error_s`: by how much times of two ranks may be wrong.
+    """
+
+    size: int
+    logs: dict[int, RankLog]
+    messages: list[Message]
+    collectives: list[Collective]
+    begin_s: float
+    end_s: float
+    clock_error_s: float
+
+    @property
+    def lost(self) -> dict[int, int]:
+        """Return how many events there was no room for, by rank, where there were any."""
+        return {rank: log.lost for rank, log in self.logs.items() if log.lost}
+
+    @property
+    def missing_ranks(self) -> list[int]:
+        """Return the ranks whose log was lost."""
+        return [rank for rank in range(self.size) if rank not in self.logs]
+
+    def end_of(self, rank: int) -> float:
+        """Return when a rank's recording ended, or the end of all if it was killed."""
+        end_s = self.logs[rank].end_s
+        return self.end_s if end_s is None else end_s
+
+    def spans(self, rank: int) -> list[Span]:
+        """Return what a rank does, without gaps: it computes, waits for another rank, or transfers."""
+        return list(_spans(self, rank))
+
+    def traffic(self) -> list[list[tuple[int, int]]]:
+        """Return the number of messages and bytes from the rank of each row to that of each column."""
+        table = [[(0, 0)] * self.size for _ in range(self.size)]
+        for message in self.messages:
+            if message.send is not None:
+                count, nbytes = table[message.source][message.dest]
+                table[message.source][message.dest] = count + 1, nbytes + max(0, message.nbytes)
+        return table
+
+
+def merge(logs: Iterable[RankLog]) -> Trace:
+    """Return the recordings of the ranks as one. Raise ValueError if there are none."""
+    by_rank = {log.rank: log for log in sorted(logs)}
+    if not by_rank:
+        raise ValueError("expected the recordings of ranks, got none")
+    times = [log.begin_s for log in by_rank.values()]
+    for log in by_rank.values():
+        times += [log.end_s] if log.end_s is not None else []
+        times += [event.end_s or event.begin_s for event in log.events]
+    return Trace(
+        size=max(log.size for log in by_rank.values()),
+        logs=by_rank,
+        messages=_matched(by_rank),
+        collectives=_joined(by_rank),
+        begin_s=min(log.begin_s for log in by_rank.values()),
+        end_s=max(times),
+        clock_error_s=2 * max(log.clock_error_s for log in by_rank.values()),
+    )
+
+
+SENDS, RECEIVES = (Kind.SEND, Kind.START_SEND), (Kind.RECEIVE, Kind.START_RECEIVE)
+
+
+def _matched(logs: Mapping[int, RankLog]) -> list[Message]:
+    """Return all messages. Those of two ranks with one tag arrive in the order in which they were sent."""
+    sends: dict[tuple[Any, ...], deque[Event]] = defaultdict(deque)
+    for rank, log in logs.items():
+        for event in log.events:
+            if event.kind in SENDS and not _was_refused(event):
+                sends[event.comm, rank, event.peer, event.tag].append(event)
+    messages = []
+    for rank, log in logs.items():
+        completions = {
+            event.request: event for event in log.events if event.kind in (Kind.COMPLETE, Kind.CANCELLED)
+        }
+        for event in log.events:
+            if event.kind not in RECEIVES:
+                continue
+            completion = completions.get(event.request) if event.kind is Kind.START_RECEIVE else event
+            is_over = completion is not None and completion.kind is not Kind.CANCELLED
+            if completion is None or not is_over or completion.end_s is None or completion.has_failed:
+                continue
+            waiting = sends[completion.comm, completion.peer, rank, completion.tag]
+            send = waiting.popleft() if waiting else None
+            messages.append(_message(send, event, completion))
+    messages += [_message(send, None, None) for waiting in sends.values() for send in waiting]
+    return sorted(messages, key=lambda message: message.left_s or message.asked_s or 0.0)
+
+
+def _was_refused(send: Event) -> bool:
+    """Return whether a send has raised an error at once, so that nothing has left the rank."""
+    return send.has_failed and send.kind is Kind.START_SEND
+
+
+def _message(send: Event | None, receive: Event | None, completion: Event | None) -> Message:
+    about = send or completion
+    assert about is not None
+    sizes = [event.nbytes for event in (completion, send) if event is not None and event.nbytes >= 0]
+    source, dest = (about.rank, about.peer) if send is not None else (about.peer, about.rank)
+    return Message(
+        send=send,
+        receive=receive,
+        source=source,
+        dest=dest,
+        tag=about.tag,
+        nbytes=sizes[0] if sizes else -1,
+        left_s=send.begin_s if send is not None else None,
+        asked_s=receive.begin_s if receive is not None else None,
+        arrived_s=completion.end_s if completion is not None else None,
+        completion=completion,
+    )
+
+
+def _joined(logs: Mapping[int, RankLog]) -> list[Collective]:
+    """Return all collectives: the ranks of a communicator call them in the same order."""
+    calls: dict[tuple[str, bool], dict[int, list[Event]]] = defaultdict(lambda: defaultdict(list))
+    completions: dict[tuple[int, int], Event] = {}
+    for rank, log in logs.items():
+        for event in log.events:
+            if event.kind in (Kind.COLLECTIVE, Kind.START_COLLECTIVE):
+                calls[event.comm, event.kind is Kind.COLLECTIVE][rank].append(event)
+            elif event.kind is Kind.COMPLETE:
+                completions[rank, event.request] = event
+    collectives = []
+    for (comm, _), by_rank in calls.items():
+        members = members_of(comm)
+        for index in range(max(len(events) for events in by_rank.values())):
+            made = {rank: events[index] for rank, events in by_rank.items() if index < len(events)}
+            ended = {
+                rank: completions[rank, event.request]
+                for rank, event in made.items()
+                if event.request and (rank, event.request) in completions
+            }
+            operation = next(iter(made.values())).operation
+            collectives.append(Collective(operation, comm, members, made, ended))
+    return sorted(collectives, key=lambda collective: min(call.begin_s for call in collective.calls.values()))
+
+
+def members_of(comm: str) -> tuple[int, ...]:
+    """Return the ranks of the world that are the members of a communicator, from its name in a trace."""
+    return tuple(int(rank) for rank in comm.rpartition(":")[2].split(",") if rank)
+
+
+# What a rank does
+
+IN_MPI = Kind.SEND, Kind.RECEIVE, Kind.COLLECTIVE, Kind.WAIT, Kind.PROBE
+
+
+def _spans(trace: Trace, rank: int) -> Iterator[Span]:
+    """Yield what a rank does. In a call, it waits until the other rank has come, then it transfers."""
+    log = trace.logs[rank]
+    others = _others_came(trace, rank)
+    at = log.begin_s
+    end_of_rank = trace.end_of(rank)
+    calls = sorted((event for event in log.events if event.kind in IN_MPI), key=lambda event: event.begin_s)
+    for index, event in enumerate(calls):
+        following = calls[index + 1].begin_s if index + 1 < len(calls) else end_of_rank
+        end_s = following if event.end_s is None else event.end_s
+        begin_s = max(event.begin_s, at)
+        if end_s <= begin_s:  # the second part of an exchange
+            continue
+        if begin_s > at:
+            yield Span("compute", at, begin_s, None)
+        if event.end_s is None or event.has_failed:
+            yield Span("wait", begin_s, end_s, event)
+        else:
+            came_s = min(max(others.get(event.number, begin_s), begin_s), end_s)
+            if came_s > begin_s:
+                yield Span("wait", begin_s, came_s, event)
+            if end_s > came_s:
+                yield Span("transfer", came_s, end_s, event)
+        at = end_s
+    if end_of_rank > at:
+        yield Span("compute", at, end_of_rank, None)
+
+
+def _others_came(trace: Trace, rank: int) -> dict[int, float]:
+    """Return, by the number of a rank's call, when the rank that it waits for began its part."""
+    came: dict[int, float] = defaultdict(float)
+    for message in trace.messages:
+        if message.send is None or message.receive is None:
+            continue
+        if message.dest == rank and message.completion is not None:
+            number = message.completion.number
+            came[number] = max(came[number], message.send.begin_s)
+        if message.source == rank and message.send.kind is Kind.SEND:
+            # A send that returns before it is asked for has left its message with MPI.
+            asked_s, end_s = message.receive.begin_s, message.send.end_s
+            if end_s is not None and asked_s < end_s:
+                came[message.send.number] = max(came[message.send.number], asked_s)
+    for collective in trace.collectives:
+        call = collective.calls.get(rank)
+        if call is None:
+            continue
+        waiting = collective.completions.get(rank, call)
+        came[waiting.number] = max(came[waiting.number], collective.last_arrival.begin_s)
+    return came
+
+
+# The Chrome trace format
+
+_NAMES = {"compute": "computing", "wait": "waiting", "transfer": "transferring"}
+
+
+def chrome_trace(trace: Trace, about: Mapping[str, Any] | None = None) -> str:
+    """Return a trace in the Chrome trace format (JSON), with an arrow for each message.
+
+    `about` is added to what the file says about itself.
+    """
+    rows = {1 + rank: f"rank {rank}" for rank in range(trace.size)}  # some viewers hide thread 0
+    events: list[dict[str, Any]] = []
+    for rank in trace.logs:
+        for event in trace.logs[rank].events:
+            if event.kind in (Kind.COMPLETE, Kind.CANCELLED):
+                continue
+            end_s = trace.end_of(rank) if event.end_s is None else event.end_s
+            events.append(_span(trace, 1 + rank, _label(event), "mpi", event.begin_s, end_s, _details(event)))
+        for span in trace.spans(rank):
+            if span.what == "compute":
+                about_span = _NAMES[span.what], span.what
+                events.append(_span(trace, 1 + rank, *about_span, span.begin_s, span.end_s, {}))
+    for number, message in enumerate(trace.messages, 1):
+        events += _flow(trace, number, message)
+    return chrome_content("MPI ranks", rows, events, {**_about(trace), **(about or {})})
+
+
+def chrome_content(
+    process: str,
+    rows: Mapping[int, str],
+    events: Sequence[Mapping[str, Any]],
+    about: Mapping[str, Any],
+) -> str:
+    """Return a file in the Chrome trace format, which Perfetto opens: its rows have names by their numbers.
+
+    `about` is its metadata. Times in `events` are in µs.
+    """
+    names = [("process_name", 1, process), *(("thread_name", *row) for row in sorted(rows.items()))]
+    head = [
+        {"ph": "M", "name": kind, "pid": 1, "tid": row, "args": {"name": name}} for kind, row, name in names
+    ]
+    content = {"traceEvents": [*head, *events], "displayTimeUnit": "ms", "otherData": dict(about)}
+    return json.dumps(content)
+
+
+def chrome_span(  # noqa: PLR0917
+    row: int, name: str, category: str, begin_s: float, end_s: float, details: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a bar in a row of a Chrome trace."""
+    event = {"ph": "X", "name": name, "cat": category, "pid": 1, "tid": row}
+    event |= {"ts": round(1e6 * begin_s, 3), "dur": round(1e6 * max(0.0, end_s - begin_s), 3)}
+    return {**event, "args": dict(details)}
+
+
+def _span(  # noqa: PLR0917
+    trace: Trace,
+    row: int,
+    name: str,
+    category: str,
+    begin_s: float,
+    end_s: float,
+    details: Mapping[str, Any],
+) -> dict[str, Any]:
+    return chrome_span(row, name, category, begin_s - trace.begin_s, end_s - trace.begin_s, details)
+
+
+def _label(event: Event) -> str:
+    if event.peer < 0:
+        return event.operation
+    arrow = "→" if event.kind in SENDS else "←"
+    return f"{event.operation} {arrow} {event.peer}"
+
+
+def _details(event: Event) -> dict[str, Any]:
+    details: dict[str, Any] = {"line": event.line}
+    if event.nbytes >= 0:
+        details["bytes"] = event.nbytes
+    if event.tag >= 0:
+        details["tag"] = event.tag
+    if event.root >= 0:
+        details["root"] = event.root
+    if event.end_s is None or event.has_failed:
+        details["ended"] = "never" if event.end_s is None else "with an error"
+    return details
+
+
+def _flow(trace: Trace, number: int, message: Message) -> list[dict[str, Any]]:
+    """Return the two ends of a message's arrow; none if no receive took it."""
+    if message.send is None or message.completion is None or message.arrived_s is None:
+        return []
+    common = {"name": "message", "cat": "message", "id": number, "pid": 1}
+    left_s = message.send.begin_s - trace.begin_s
+    # Perfetto binds an end to the bar around it: the call that has completed the receive.
+    arrived_s = max(message.arrived_s - trace.begin_s, left_s)
+    end = {"ph": "f", "bp": "e", "tid": 1 + message.dest, "ts": round(1e6 * arrived_s, 3) - 0.001}
+    return [
+        {**common, "ph": "s", "tid": 1 + message.source, "ts": round(1e6 * left_s, 3)},
+        {**common, **end},
+    ]
+
+
+def _about(trace: Trace) -> dict[str, Any]:
+    """Return what a file says about itself."""
+    about: dict[str, Any] = {"ranks": trace.size, "messages": len(trace.messages)}
+    about["clock_error_us"] = round(1e6 * trace.clock_error_s, 1)
+    about["recording_us"] = {rank: round(1e6 * log.own_s) for rank, log in trace.logs.items()}
+    if trace.lost:
+        about["not_recorded"] = {
+            f"rank {rank}": f"{lost} events after the first {EVENTS}" for rank, lost in trace.lost.items()
+        }
+    if trace.missing_ranks:
+        about["missing_ranks"] = trace.missing_ranks
+    return about

@@ -1,0 +1,774 @@
+"""Record the calls of this rank: each message, collective and request, with its times, line and values.
+
+While a recording goes on, the methods of watched communicators and of requests are others, which note a call
+before and after they make it. Otherwise these are not there, so recording costs nothing when it is off.
+
+Calls of windows, files and intercommunicators are not recorded.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import reprlib
+import sys
+from collections.abc import Callable, Sequence
+from itertools import count
+from time import monotonic
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from mpiwatch import messages
+from mpiwatch.arguments import NO_BUFFER, flat, is_in_place, nbytes
+from mpiwatch.collectives import outside_wrappers
+from mpiwatch.communicators import WatchedComm
+from mpiwatch.forwarding import add_methods
+from mpiwatch.library_calls import RawIntracomm
+from mpiwatch.places import place_of
+from mpiwatch.processes import print_error
+from mpiwatch.report import (
+    MAKERS,
+    NONBLOCKING_COLLECTIVES,
+    NONBLOCKING_RECEIVES,
+    NONBLOCKING_SENDS,
+    OF_ARRAYS,
+    OF_OBJECTS,
+    SENDS,
+)
+from mpiwatch.requests import OF_ONE, WAITS
+from mpiwatch.trace_files import log_file
+from mpiwatch.trace_log import EVENTS, OBJECT, ROW, VALUES_BYTES, Kind, LogWriter
+from mpiwatch.waiting import world_ranks
+
+# NumPy's letters of dtypes -> those of Python's `struct` in standard sizes.
+LETTERS = {letter: letter for letter in "?bBhHiIqQefd"}
+LETTERS |= {
+    "l": "q" if np.dtype("l").itemsize == 8 else "i",
+    "L": "Q" if np.dtype("L").itemsize == 8 else "I",
+}
+NO_VALUES = b"\0", 0, b""
+MOST_FRAMES = 100  # between a call and the program's first line
+
+ROUND_TRIPS = 20  # to compare the clocks of two machines
+
+_show = reprlib.Repr()
+_show.maxstring = _show.maxother = 60
+
+Shown = tuple[bytes, int, bytes]  # of a buffer: the letter of its dtype, how many values it holds, the first
+
+
+class Request(NamedTuple):
+    """A request that has not been seen to be complete. `made`: see `PolledRequest`; it keeps its identity."""
+
+    made: Any
+    number: int
+    kind: Kind
+    comm: WatchedComm
+    peer: int
+    tag: int
+    buffer: Any
+
+
+class Recorder:
+    """Writes the calls of this process to a log."""
+
+    def __init__(self, log: LogWriter) -> None:
+        self.log = log
+        self.numbers = count(1)
+        self.requests: dict[int, Request] = {}  # by the identities of their `made`
+        self.templates: dict[int, Request] = {}  # persistent requests, in the same way
+        self.lines: dict[Any, tuple[int, list[CodeType]]] = {}
+        self.own_s = 0.0
+
+    def begin(  # noqa: PLR0917
+        self,
+        kind: Kind,
+        operation: str,
+        comm: Any,
+        peer: int,
+        tag: int,
+        buffer: Any,
+        frame: FrameType | None,
+        *,
+        number: int = 0,
+        root: int = -1,
+        request: int = 0,
+        size: int | None = None,
+    ) -> Call:
+        """Write a row as a call begins. `peer` and `root` are ranks of `comm`."""
+        entered_s = monotonic()
+        log = self.log
+        row = log.row()
+        number = number or next(self.numbers)
+        if row:
+            letter, items, raw = shown(buffer, is_object=not operation[0].isupper())
+            size = size_of(buffer, operation) if size is None else size
+            fields = (
+                log.text(operation),
+                log.text(name_of(comm)) if comm is not None else 0,
+                comm._world_rank(peer) if comm is not None else -1,
+                tag,
+                comm._world_rank(root) if comm is not None else -1,
+                self.line(frame),
+            )
+            began_s = monotonic()
+            ROW.pack_into(
+                log.memory, row, number, kind, letter, *fields, size, items, request, began_s, 0.0, raw
+            )
+        else:
+            began_s = monotonic()
+        self.own_s += began_s - entered_s
+        return Call(self, row, number)
+
+    def line(self, frame: FrameType | None) -> int:
+        """Return the number of the text that names the program's line which led to a frame."""
+        key: list[tuple[int, int]] = []
+        codes = []
+        at = frame
+        while at is not None and len(key) < MOST_FRAMES:
+            code = at.f_code
+            key.append((id(code), at.f_lasti))
+            codes.append(code)
+            # IPython gives the code of a cell a name of its own.
+            if code.co_name.startswith(("<module>", "<cell line")):
+                break
+            at = at.f_back
+        known = self.lines.get(tuple(key))
+        if known is None:
+            number = self.log.text(place_of(frame))
+            known = self.lines[tuple(key)] = (
+                number,
+                codes,
+            )  # kept, so that no other code gets their identities
+        return known[0]
+
+    def finish(self) -> None:
+        """Note that the recording has ended."""
+        self.log.finish(monotonic(), self.own_s)
+
+
+class Call(NamedTuple):
+    """A call that is under way, and its row."""
+
+    recorder: Recorder
+    row: int
+    number: int
+
+    def end(self, *, failed: bool = False) -> None:
+        """Note that the call has ended."""
+        self.recorder.log.end(self.row, monotonic(), failed=failed)
+
+    def received(self, comm: Any, status: MPI.Status, values: Any, *, is_object: bool) -> None:
+        """Note that the call, a receive, has ended, and what has come."""
+        ended_s = monotonic()
+        if self.row:
+            peer, tag = comm._world_rank(status.source), status.tag
+            self.recorder.log.message(
+                self.row, peer, tag, status.Get_count(MPI.BYTE), ended_s, shown(values, is_object=is_object)
+            )
+        self.recorder.own_s += monotonic() - ended_s
+
+    def values(self, buffer: Any, *, is_object: bool) -> None:
+        """Note that the call has ended, and what its buffer holds now."""
+        ended_s = monotonic()
+        if self.row:
+            self.recorder.log.values(self.row, ended_s, shown(buffer, is_object=is_object))
+        self.recorder.own_s += monotonic() - ended_s
+
+
+def shown(buffer: Any, *, is_object: bool) -> Shown:
+    """Return the first values of a buffer, or a text that shows an object."""
+    if is_object:
+        return text_of(buffer)
+    try:
+        array = buffer if type(buffer) is np.ndarray else flat(buffer)
+        if array is None or array.dtype.char not in LETTERS or not array.flags.forc:
+            return NO_VALUES
+        letter = LETTERS[array.dtype.char]
+        first = array.ravel(order="K")[: VALUES_BYTES // array.itemsize]
+        return letter.encode(), array.size, first.tobytes()
+    except Exception:  # mpi4py says what is wrong with a buffer
+        return NO_VALUES
+
+
+def text_of(thing: Any) -> Shown:
+    """Return a text that shows an object, whose own methods may fail."""
+    try:
+        text = _show.repr(thing)
+    except Exception:
+        text = f"<{type(thing).__name__}>"
+    encoded = text.encode(errors="backslashreplace")
+    if len(encoded) > VALUES_BYTES:
+        encoded = encoded[: VALUES_BYTES - 3].decode(errors="ignore").encode() + "…".encode()
+    return OBJECT.encode(), 1, encoded
+
+
+def size_of(buffer: Any, operation: str) -> int:
+    """Return how many bytes a buffer has; -1 for an object, whose receive knows it."""
+    if not operation[0].isupper() or isinstance(buffer, NO_BUFFER):
+        return -1
+    try:
+        return nbytes(buffer)
+    except Exception:  # mpi4py says what is wrong with it
+        return -1
+
+
+def name_of(comm: Any) -> str:
+    """Return a name of a communicator that is the same on all of its ranks, and no other's of these ranks.
+
+    It is the row of the flight recorder, which another communicator may get once this one is freed, and the
+    members. Two communicators with one name are never in use at the same time.
+    """
+    attributes = vars(comm)
+    name: str | None = attributes.get("_name_in_trace")
+    if name is None:
+        channel = comm._channel
+        members = world_ranks(comm.Get_group()) if channel is None else channel.members
+        made_by = comm.made_by or "world"
+        row = "?" if channel is None else channel.row
+        name = attributes["_name_in_trace"] = f"{made_by}#{row}:{','.join(map(str, members))}"
+    return name
+
+
+recorder: Recorder | None = None  # of this process, while it records
+
+_getframe = sys._getframe
+
+
+def frame_outside(depth: int) -> FrameType:
+    """Return the frame so many levels above the caller's, without those of wrappers."""
+    return outside_wrappers(_getframe(depth + 1))
+
+
+class RecordedComm:
+    """The methods that a watched communicator has while calls are recorded."""
+
+    _world_rank: Callable[[int], int]
+
+    def _record_send(self, name: str, given: dict[str, Any]) -> Any:
+        """Record a blocking send."""
+        call = _method(self, name)
+        if given["dest"] == MPI.PROC_NULL or recorder is None:
+            return call(**given)
+        buffer = given["buf"] if "buf" in given else given["obj"]
+        noted = recorder.begin(Kind.SEND, name, self, given["dest"], given["tag"], buffer, _getframe(2))
+        return _completed(noted, call, given)
+
+    def _record_receive(self, name: str, given: dict[str, Any]) -> Any:
+        """Record a blocking receive."""
+        call = _method(self, name)
+        if given["source"] == MPI.PROC_NULL or recorder is None:
+            return call(**given)
+        status = given["status"] = given["status"] or MPI.Status()
+        noted = recorder.begin(
+            Kind.RECEIVE, name, self, given["source"], given["tag"], None, _getframe(2), size=-1
+        )
+        result = _made(noted, call, given)
+        is_object = name == "recv"
+        noted.received(self, status, result if is_object else given["buf"], is_object=is_object)
+        return result
+
+    def _record_exchange(self, name: str, given: dict[str, Any]) -> Any:
+        """Record a Sendrecv, sendrecv or Sendrecv_replace."""
+        call = _method(self, name)
+        if recorder is None:
+            return call(**given)
+        frame, sent, received = _getframe(2), None, None
+        status = given["status"] = given["status"] or MPI.Status()
+        buffer = next(given[key] for key in ("sendbuf", "sendobj", "buf") if key in given)
+        if given["dest"] != MPI.PROC_NULL:
+            sent = recorder.begin(Kind.SEND, name, self, given["dest"], given["sendtag"], buffer, frame)
+        if given["source"] != MPI.PROC_NULL:
+            number = sent.number if sent is not None else 0
+            source, tag = given["source"], given["recvtag"]
+            received = recorder.begin(
+                Kind.RECEIVE, name, self, source, tag, None, frame, number=number, size=-1
+            )
+        try:
+            result = call(**given)
+        except BaseException:
+            for noted in filter(None, (sent, received)):
+                noted.end(failed=True)
+            raise
+        if sent is not None:
+            sent.end()
+        if received is not None:
+            is_object = name == "sendrecv"
+            buffer = result if is_object else given.get("recvbuf", buffer)
+            received.received(self, status, buffer, is_object=is_object)
+        return result
+
+    def _record_matched_probe(self, name: str, given: dict[str, Any]) -> Any:
+        """Record a Mprobe or Improbe that has taken a message out of the queue, as its receive."""
+        call = _method(self, name)
+        if recorder is None:
+            return call(**given)
+        status = given["status"] = given["status"] or MPI.Status()
+        if name.lower() == "mprobe":
+            noted = recorder.begin(
+                Kind.RECEIVE, name, self, given["source"], given["tag"], None, _getframe(2), size=-1
+            )
+            message = _made(noted, call, given)
+        else:
+            message = call(**given)
+            if message is None or message == MPI.MESSAGE_NO_PROC:
+                return message
+            noted = recorder.begin(
+                Kind.RECEIVE, name, self, given["source"], given["tag"], None, _getframe(2), size=-1
+            )
+        noted.received(self, status, None, is_object=False)
+        return message
+
+    def _record_probe(self, name: str, given: dict[str, Any]) -> Any:
+        """Record a Probe."""
+        call = _method(self, name)
+        if recorder is None:
+            return call(**given)
+        noted = recorder.begin(
+            Kind.PROBE, name, self, given["source"], given["tag"], None, _getframe(2), size=-1
+        )
+        return _completed(noted, call, given)
+
+    def _record_collective(self, name: str, given: dict[str, Any]) -> Any:
+        """Record a blocking collective, or a method that makes a communicator."""
+        call = _method(self, name)
+        if recorder is None:
+            return call(**given)
+        buffer = _sent_in_collective(given)
+        root = given.get("root", -1)
+        root = root if isinstance(root, int) else -1
+        noted = recorder.begin(Kind.COLLECTIVE, name, self, -1, -1, buffer, _getframe(2), root=root)
+        result = _made(noted, call, given)
+        is_object = name in OF_OBJECTS
+        if name in MAKERS or (result is None and is_object):
+            noted.end()
+        else:
+            noted.values(result if is_object else _received_in_collective(given), is_object=is_object)
+        return result
+
+    def _record_start(self, name: str, given: dict[str, Any]) -> Any:
+        """Record the start of a message with a request."""
+        call = _method(self, name)
+        if recorder is None:
+            return call(**given)
+        kind = Kind.START_RECEIVE if name in NONBLOCKING_RECEIVES else Kind.START_SEND
+        peer = given["source"] if kind is Kind.START_RECEIVE else given["dest"]
+        if peer == MPI.PROC_NULL:
+            return call(**given)
+        buffer = given["buf"] if "buf" in given else given["obj"]
+        is_receive = kind is Kind.START_RECEIVE
+        shown_buffer, size = (None, -1) if is_receive else (buffer, None)
+        noted = recorder.begin(kind, name, self, peer, given["tag"], shown_buffer, _getframe(2), size=size)
+        request = _completed(noted, call, given)
+        recorder.log.request(noted.row, noted.number)
+        _keep(request, Request(None, noted.number, kind, self, peer, given["tag"], buffer))  # type: ignore[arg-type]
+        return request
+
+    def _record_start_of_both(self, name: str, given: dict[str, Any]) -> Any:
+        """Record the start of an Isendrecv or Isendrecv_replace."""
+        call = _method(self, name)
+        if recorder is None:
+            return call(**given)
+        frame, number = _getframe(2), 0
+        if given["dest"] != MPI.PROC_NULL:
+            buffer = given.get("sendbuf", given.get("buf"))
+            sent = recorder.begin(Kind.START_SEND, name, self, given["dest"], given["sendtag"], buffer, frame)
+            number = sent.number
+            recorder.log.request(sent.row, number)
+            sent.end()
+        if given["source"] == MPI.PROC_NULL:
+            return call(**given)
+        peer, tag = given["source"], given["recvtag"]
+        noted = recorder.begin(Kind.START_RECEIVE, name, self, peer, tag, None, frame, number=number, size=-1)
+        request = _completed(noted, call, given)
+        recorder.log.request(noted.row, noted.number)
+        buffer = given.get("recvbuf", given.get("buf"))
+        _keep(request, Request(None, noted.number, Kind.START_RECEIVE, self, peer, tag, buffer))  # type: ignore[arg-type]
+        return request
+
+    def _record_start_of_collective(self, name: str, given: dict[str, Any]) -> Any:
+        """Record the start of a non-blocking collective."""
+        call = _method(self, name)
+        if recorder is None:
+            return call(**given)
+        buffer, root = _sent_in_collective(given), given.get("root", -1)
+        noted = recorder.begin(Kind.START_COLLECTIVE, name, self, -1, -1, buffer, _getframe(2), root=root)
+        request = _completed(noted, call, given)
+        recorder.log.request(noted.row, noted.number)
+        result = _received_in_collective(given)
+        _keep(request, Request(None, noted.number, Kind.START_COLLECTIVE, self, -1, -1, result))  # type: ignore[arg-type]
+        return request
+
+    def _record_persistent(self, name: str, given: dict[str, Any]) -> Any:
+        """Note what a persistent request sends or receives: it is recorded when it starts."""
+        request = _method(self, name)(**given)
+        if recorder is None:
+            return request
+        if name in NONBLOCKING_COLLECTIVES:
+            kind, peer, tag = Kind.START_COLLECTIVE, -1, -1
+            buffer = _received_in_collective(given)
+        else:
+            kind = Kind.START_RECEIVE if "source" in given else Kind.START_SEND
+            peer = given["source"] if "source" in given else given["dest"]
+            tag, buffer = given["tag"], given["buf"]
+        made = getattr(request, "made", None)
+        if made is not None and peer != MPI.PROC_NULL:
+            recorder.templates[id(made)] = Request(made, 0, kind, self, peer, tag, buffer)  # type: ignore[arg-type]
+        return request
+
+
+def _method(comm: Any, name: str) -> Callable[..., Any]:
+    """Return the method that a communicator has while calls are not recorded."""
+    method: Callable[..., Any] = getattr(super(WatchedComm, comm), name)
+    return method
+
+
+def _made(noted: Call, call: Callable[..., Any], given: dict[str, Any]) -> Any:
+    """Make a call; if it raises an error, note that."""
+    try:
+        return call(**given)
+    except BaseException:
+        noted.end(failed=True)
+        raise
+
+
+def _completed(noted: Call, call: Callable[..., Any], given: dict[str, Any]) -> Any:
+    """Make a call, and note its end."""
+    result = _made(noted, call, given)
+    noted.end()
+    return result
+
+
+def _sent_in_collective(given: dict[str, Any]) -> Any:
+    """Return what this rank brings to a collective."""
+    sent = next((given[key] for key in ("sendbuf", "sendobj", "obj", "buf") if key in given), None)
+    return given.get("recvbuf") if is_in_place(sent) and "sendbuf" in given else sent
+
+
+def _received_in_collective(given: dict[str, Any]) -> Any:
+    """Return the buffer in which this rank gets the result of a collective."""
+    return given.get("recvbuf", given.get("buf"))
+
+
+def _keep(request: Any, about: Request) -> None:
+    """Remember what a request is, until it is complete."""
+    made = getattr(request, "made", None)
+    if recorder is not None and made is not None:
+        recorder.requests[id(made)] = about._replace(made=made)
+
+
+EXCHANGES = "Sendrecv", "Sendrecv_replace", "sendrecv"
+BOTH = "Isendrecv", "Isendrecv_replace"
+PERSISTENT = [
+    name
+    for name in (*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES, *NONBLOCKING_COLLECTIVES)
+    if name.endswith("_init")
+]
+_NEIGHBOURS = [f"{start}_{call}" for start in ("Neighbor", "neighbor") for call in ("allgather", "alltoall")]
+_NEIGHBOURS += [f"Neighbor_{call}" for call in ("allgatherv", "alltoallv", "alltoallw")]
+for _via, _names in {
+    "_record_send": [name for name in SENDS if name not in NONBLOCKING_SENDS],
+    "_record_receive": ["Recv", "recv"],
+    "_record_exchange": EXCHANGES,
+    "_record_matched_probe": ["Mprobe", "mprobe", "Improbe", "improbe"],
+    "_record_probe": ["Probe", "probe"],
+    "_record_collective": [*OF_ARRAYS, *OF_OBJECTS, *MAKERS],
+    "_record_start": [
+        name for name in (*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES) if name not in (*PERSISTENT, *BOTH)
+    ],
+    "_record_start_of_both": BOTH,
+    "_record_start_of_collective": [name for name in NONBLOCKING_COLLECTIVES if name not in PERSISTENT],
+    "_record_persistent": PERSISTENT,
+}.items():
+    add_methods(RecordedComm, _names, _via, RawIntracomm, by_name=True)
+
+
+# Requests
+
+
+def _recording_wait_for_one(name: str, wait: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wait for one request, or a test, that records what it has completed."""
+
+    def recorded(self: Any, status: MPI.Status | None = None) -> Any:
+        about = _known(self)
+        if about is None:
+            return wait(self, status)
+        status = status or MPI.Status()
+        result, number = _wait(name, [about], _getframe(1), lambda: wait(self, status))
+        _note_complete(name, number, [about], result, [status], _getframe(1))
+        return result
+
+    return recorded
+
+
+def _recording_wait_for_several(name: str, wait: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wait for several requests, or a test, that records what it has completed."""
+    takes_one_status = name.endswith("any")
+
+    def recorded(
+        cls: Any, requests: Sequence[Any], statuses: Any = None, status: MPI.Status | None = None
+    ) -> Any:
+        known = [_known(request) for request in requests]
+        given = status if statuses is None else statuses
+        if not any(known):
+            return wait(requests, given)
+        if given is None:
+            given = MPI.Status() if takes_one_status else [MPI.Status() for _ in requests]
+        result, number = _wait(name, known, _getframe(1), lambda: wait(requests, given))
+        filled: Any = [given] if takes_one_status else given
+        _note_complete(name, number, known, result, filled, _getframe(1))
+        return result
+
+    return recorded
+
+
+def _wait(
+    name: str, known: Sequence[Request | None], frame: FrameType, wait: Callable[[], Any]
+) -> tuple[Any, int]:
+    """Wait or test; return the result, and the number of the call: 0 for a test, which is not recorded."""
+    if recorder is None or name.lower().startswith("test"):
+        return wait(), 0
+    first = next(filter(None, known))
+    peer, tag, request = first.peer, first.tag, first.number
+    noted = recorder.begin(Kind.WAIT, name, first.comm, peer, tag, None, frame, request=request, size=-1)
+    try:
+        result = wait()
+    except BaseException:
+        noted.end(failed=True)
+        raise
+    noted.end()
+    return result, noted.number
+
+
+def _known(request: Any) -> Request | None:
+    """Return what is known of a request that has not been completed."""
+    made = getattr(request, "made", None)
+    return recorder.requests.get(id(made)) if recorder is not None and made is not None else None
+
+
+def _note_complete(  # noqa: PLR0917
+    name: str,
+    number: int,
+    known: Sequence[Request | None],
+    result: Any,
+    statuses: Sequence[MPI.Status],
+    frame: FrameType,
+) -> None:
+    """Write a row for each request that a wait or a test has completed."""
+    if recorder is None:
+        return
+    for place, (index, thing) in enumerate(_completed_by(name, result, len(known))):
+        about = known[index] if 0 <= index < len(known) else None
+        if about is None or recorder.requests.pop(id(about.made), None) is None:
+            continue
+        status = statuses[place]
+        kind = Kind.CANCELLED if status.Is_cancelled() else Kind.COMPLETE
+        noted = recorder.begin(
+            kind,
+            name,
+            about.comm,
+            about.peer,
+            about.tag,
+            None,
+            frame,
+            number=number,
+            request=about.number,
+            size=-1,
+        )
+        # MPICH's status of an Isendrecv says nothing, and that of a persistent request may be empty.
+        is_known = status.source >= 0 and about.made[0] not in BOTH
+        if kind is Kind.COMPLETE and about.kind is Kind.START_RECEIVE and is_known:
+            is_object = name[0].islower() and not isinstance(about.buffer, np.ndarray)
+            noted.received(about.comm, status, thing if is_object else about.buffer, is_object=is_object)
+        elif kind is Kind.COMPLETE and about.kind is not Kind.START_SEND:
+            noted.values(about.buffer, is_object=False)
+        else:
+            noted.end()
+
+
+def _completed_by(name: str, result: Any, number: int) -> list[tuple[int, Any]]:
+    """Return which requests of a wait's or a test's arguments it has completed, and the objects received."""
+    is_test = name.lower().startswith("test")
+    if name in ("Wait", "wait", "Test", "test"):
+        is_done, thing = result if name == "test" else (result, result)
+        return [(0, thing)] if is_done or not is_test else []
+    if name.endswith("any"):
+        index, *rest = result if isinstance(result, tuple) else (result,)
+        is_done = rest[0] if is_test else True
+        return [(index, rest[-1] if rest else None)] if is_done and index >= 0 else []
+    if name.endswith("some"):
+        indices, things = result if name[0].islower() else (result, None)
+        return [(index, things[place] if things else None) for place, index in enumerate(indices or [])]
+    is_done, things = result if isinstance(result, tuple) else (result, result)
+    if is_test and not is_done:
+        return []
+    return [(index, things[index] if isinstance(things, list) else None) for index in range(number)]
+
+
+def _recording_start(start: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `Start` of a persistent request that records what it starts."""
+
+    def recorded(self: Any) -> None:
+        _note_start(self, _getframe(1))
+        start(self)
+
+    return recorded
+
+
+def _recording_start_of_all(start: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `Startall` that records what it starts."""
+
+    def recorded(cls: Any, requests: Sequence[Any]) -> None:
+        for request in requests:
+            _note_start(request, _getframe(1))
+        start(requests)
+
+    return recorded
+
+
+def _note_start(request: Any, frame: FrameType) -> None:
+    """Write a row for a persistent request that starts."""
+    made: Any = getattr(request, "made", None)
+    template = recorder.templates.get(id(made)) if recorder is not None else None
+    if recorder is None or template is None:
+        return
+    is_receive = template.kind is Kind.START_RECEIVE
+    noted = recorder.begin(
+        template.kind,
+        made[0],
+        template.comm,
+        template.peer,
+        template.tag,
+        None if is_receive else template.buffer,
+        frame,
+        size=-1 if is_receive else None,
+    )
+    recorder.log.request(noted.row, noted.number)
+    noted.end()
+    recorder.requests[id(made)] = template._replace(number=noted.number)
+
+
+# Begin and end
+
+_replaced: list[tuple[type, str, Any]] = []  # what recording has put others in the place of
+
+
+def begin(path: str, world: Any, capacity: int = EVENTS) -> None:
+    """Record the calls of this rank from now on in a new file at `path`. Not collective.
+
+    `world`: the watched communicator of the world.
+    """
+    global recorder  # noqa: PLW0603
+    if recorder is not None:
+        end()
+    recorder = Recorder(LogWriter(path, world.rank, world.size, monotonic(), capacity))
+    for name, method in vars(RecordedComm).items():
+        if callable(method) and name != "__init__":
+            setattr(WatchedComm, name, method)
+            _replaced.append((WatchedComm, name, None))
+    for kind in (MPI.Request, MPI.Prequest):
+        _replace_waits(kind)
+    messages._getframe = frame_outside  # type: ignore[assignment]
+    atexit.register(_finish)
+
+
+def begin_in_program(trace: str, world: Any) -> None:
+    """Record the calls of this rank of a program from now on. Collective.
+
+    `trace`: the file that is made of the ranks' logs in the end.
+    """
+    offset_s, error_s = clock_offset(world)
+    path = log_file(trace, world.rank)
+    with contextlib.suppress(OSError):
+        os.unlink(path)  # from an earlier run that was killed
+    try:
+        begin(path, world)
+    except OSError as error:
+        print_error(f"mpiwatch: rank {world.rank} is not recorded: {error.strerror}: {path}\n")
+    if recorder is not None:
+        recorder.log.set_clock(offset_s, error_s)
+
+
+def clock_offset(world: Any) -> tuple[float, float]:
+    """Return what to add to this rank's clock to get that of rank 0, and how far that may be wrong.
+
+    Collective. Processes of one machine share a clock. The first rank of each other machine asks rank 0 for
+    the time; the answer that comes back soonest is the best one, and is wrong by half of its round trip at
+    most.
+    """
+    watch = world.watch
+    machines = watch.machines if watch is not None else [0] * world.size
+    firsts = [machines.index(machine) for machine in dict.fromkeys(machines)]
+    channel = RawIntracomm(world).Dup()
+    best = 0.0, 0.0
+    for first in firsts[1:]:
+        if world.rank == 0:
+            for _ in range(ROUND_TRIPS):
+                channel.recv(source=first)
+                channel.send(monotonic(), dest=first)
+        elif world.rank == first:
+            best = min((_round_trip(channel) for _ in range(ROUND_TRIPS)), key=lambda trip: trip[1])
+    offsets = channel.allgather(best)
+    channel.Free()
+    return offsets[machines.index(machines[world.rank])]
+
+
+def _round_trip(channel: Any) -> tuple[float, float]:
+    """Ask rank 0 for the time; return its clock minus this one, and half of the time that it took."""
+    asked_s = monotonic()
+    channel.send(None, dest=0)
+    theirs_s = channel.recv(source=0)
+    half_s = (monotonic() - asked_s) / 2
+    return theirs_s - (asked_s + half_s), half_s
+
+
+def _replace_waits(kind: type) -> None:
+    """Let a class of requests record its waits and tests."""
+    for wait_name in WAITS:
+        for name in (wait_name, wait_name.replace("Wait", "Test").replace("wait", "test")):
+            if name not in vars(kind):
+                continue
+            before = getattr(kind, name)
+            if wait_name in OF_ONE:
+                recorded: Any = _recording_wait_for_one(name, before)
+            else:
+                recorded = classmethod(_recording_wait_for_several(name, before))
+            _replace(kind, name, recorded)
+    if "Start" in vars(kind):
+        _replace(kind, "Start", _recording_start(vars(kind)["Start"]))
+        _replace(kind, "Startall", classmethod(_recording_start_of_all(getattr(kind, "Startall"))))  # noqa: B009
+
+
+def _replace(kind: type, name: str, method: Any) -> None:
+    _replaced.append((kind, name, vars(kind)[name]))
+    setattr(kind, name, method)
+
+
+def end() -> bytes:
+    """End the recording; return the content of its log."""
+    global recorder  # noqa: PLW0603
+    if recorder is None:
+        return b""
+    while _replaced:
+        kind, name, before = _replaced.pop()
+        if before is None:
+            delattr(kind, name)
+        else:
+            setattr(kind, name, before)
+    messages._getframe = sys._getframe
+    recorder.finish()
+    content = recorder.log.content()
+    recorder.log.close()
+    recorder = None
+    atexit.unregister(_finish)
+    return content
+
+
+def _finish() -> None:
+    """Note in the log that the program has ended."""
+    if recorder is not None:
+        recorder.finish()

@@ -1,0 +1,191 @@
+"""Recordings: every message and collective is there, with its ranks, tag, bytes and line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from mpi4py import MPI
+
+from mpiwatch import sessions, trace, trace_recorder
+from mpiwatch.arguments import nbytes
+from mpiwatch.communicators import watch_world
+from mpiwatch.forwarding import add_methods
+from mpiwatch.messages import open_requests
+from mpiwatch.report import MAKERS, NONBLOCKING_COLLECTIVES, OF_ARRAYS, OF_OBJECTS, SENDS
+from mpiwatch.under_way import under_way
+from mpiwatch.wrapper import CommWrapper
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "programs"))
+from recorded_calls import PROGRAMS
+
+BOTH = "Isendrecv", "Isendrecv_replace"
+
+
+class CountingComm(CommWrapper):
+    """Counts what reaches the MPI library."""
+
+    innermost = True
+    sent: ClassVar[Counter[tuple[int, int, int]]] = (
+        Counter()
+    )  # messages by receiver, tag and bytes; -1: an object
+    collectives = 0
+
+    def _count_send(self, name: str, given: dict[str, Any]) -> Any:
+        buffer = next(given[key] for key in ("buf", "obj", "sendbuf") if key in given)
+        if given["dest"] != MPI.PROC_NULL:
+            size = nbytes(buffer) if name[0].isupper() else -1
+            world = MPI.COMM_WORLD.Get_group()
+            dest = self.Get_group().Translate_ranks([given["dest"]], world)[0]
+            tag = given["sendtag"] if "sendtag" in given else given["tag"]
+            CountingComm.sent[dest, tag, size] += 1
+        return getattr(super(), name)(**given)
+
+    def _count_collective(self, name: str, given: dict[str, Any]) -> Any:
+        CountingComm.collectives += 1
+        return getattr(super(), name)(**given)
+
+
+_SENDS = [name for name in (*SENDS, *BOTH) if "_init" not in name]
+add_methods(CountingComm, _SENDS, "_count_send", by_name=True)
+_COLLECTIVES = [*OF_ARRAYS, *OF_OBJECTS, *NONBLOCKING_COLLECTIVES]
+add_methods(CountingComm, _COLLECTIVES, "_count_collective", by_name=True)
+
+
+def recorded(function: Callable[[], object]) -> trace.RankLog:
+    """Return what this rank records while it calls a function."""
+    world = watch_world(deadline_s=60)
+    with tempfile.TemporaryDirectory() as folder:
+        sessions.begin_recording(f"{folder}/log", world)
+        try:
+            function()
+        finally:
+            content = sessions.end_recording()
+        log = trace.read(content)
+        assert log.events == trace.read_file(f"{folder}/log").events
+    return log
+
+
+def check_each_message_and_collective_of_many_programs_is_recorded(comm: MPI.Intracomm) -> None:
+    world = watch_world(deadline_s=60)
+    counting: Any = CountingComm(world)
+    for function in PROGRAMS:
+        CountingComm.sent, CountingComm.collectives = Counter(), 0
+        log = recorded(lambda function=function: function(counting))  # type: ignore[misc]
+        counts, collectives = CountingComm.sent, CountingComm.collectives
+        logs = MPI.Intracomm.allgather(world, log)
+        expected = MPI.Intracomm.allgather(world, counts)
+        merged = trace.merge(logs)
+        about = f"{function.__name__} on {world.size} ranks"
+        # Of objects, the receiver knows the size.
+        sent = Counter(
+            (message.dest, message.tag, -1 if message.send.operation[0].islower() else message.nbytes)
+            for message in merged.messages
+            if message.send is not None and message.source == world.rank
+        )
+        if function.__name__ == "persistent_requests":  # which do not pass where the others are counted
+            expected = [Counter({((rank + 1) % world.size, 7, 16): 3}) for rank in range(world.size)]
+        assert sent == expected[world.rank], f"{about}: {sent} != {expected[world.rank]}"
+        for message in merged.messages:
+            assert message.send is not None and message.receive is not None, f"{about}: {message}"
+            assert message.nbytes >= 0, f"{about}: {message}"
+            assert message.left_s is not None and message.arrived_s is not None, about
+            assert message.left_s <= message.arrived_s, f"{about}: {message}"
+        calls = [each for each in merged.collectives if world.rank in each.calls]
+        calls = [each for each in calls if each.operation not in (*MAKERS, "Create_cart")]
+        assert len(calls) == collectives, f"{about}: {len(calls)} != {collectives}"
+        for collective in merged.collectives:
+            assert not collective.missing, f"{about}: {collective}"
+            assert {call.operation for call in collective.calls.values()} == {collective.operation}, about
+        for event in log.events:
+            assert event.end_s is not None and not event.has_failed, f"{about}: {event}"
+            assert "recorded_calls.py line " in event.line, f"{about}: {event}"
+
+
+def check_a_row_holds_ranks_tag_bytes_line_and_values(comm: MPI.Intracomm) -> None:
+    world = watch_world(deadline_s=60)
+    left, right = (world.rank - 1) % world.size, (world.rank + 1) % world.size
+    received = np.empty(100, np.float32)
+
+    def exchange() -> None:
+        request = world.Irecv(received, left, 3)
+        world.Send(np.full(100, world.rank, np.float32), right, 3)
+        request.Wait()
+        request = world.isend({"a": world.rank}, right)
+        world.recv(source=left)
+        request.wait()
+
+    started, sent, waited, complete, _, taken, *_ = recorded(exchange).events
+    kinds = [trace.Kind.START_RECEIVE, trace.Kind.SEND, trace.Kind.WAIT, trace.Kind.COMPLETE]
+    assert [event.kind for event in (started, sent, waited, complete)] == kinds
+    assert started.request == waited.request == complete.request and waited.number == complete.number
+    assert (sent.peer, sent.tag, sent.nbytes, complete.nbytes) == (right, 3, 400, 400)
+    assert complete.values is not None and complete.values.items == 100
+    assert complete.values.first == (float(left),) * 32 and not complete.values.is_whole
+    assert sent.line.endswith("`world.Send(np.full(100, world.rank, np.float32), right, 3)`")
+    assert taken.values is not None and taken.values.text == f"{{'a': {left}}}" and taken.nbytes > 0
+
+
+def check_recording_leaves_no_trace_in_the_classes(comm: MPI.Intracomm) -> None:
+    world = watch_world(deadline_s=60)
+    before = dict(vars(type(world))), dict(vars(MPI.Request)), dict(vars(MPI.Prequest))
+    recorded(world.Barrier)
+    assert (dict(vars(type(world))), dict(vars(MPI.Request)), dict(vars(MPI.Prequest))) == before
+    assert trace_recorder.recorder is None and sessions.end_recording() == b""
+
+
+def check_a_request_that_is_recorded_keeps_the_line_of_the_program(comm: MPI.Intracomm) -> None:
+    world = watch_world(deadline_s=60)
+
+    def start() -> None:
+        request = world.Irecv(np.empty(1), world.rank, 11)
+        ((_, _, line, _),) = [each for each in open_requests() if each[2]]
+        assert "recording.py line" in line and "world.Irecv" in line, line
+        world.Send(np.ones(1), world.rank, 11)
+        request.Wait()
+
+    under_way.requests.clear()
+    recorded(start)
+
+
+def check_a_recording_is_bounded_and_says_how_much_is_missing(comm: MPI.Intracomm) -> None:
+    world = watch_world(deadline_s=60)
+    path = os.path.join(tempfile.mkdtemp(), "log")
+    trace_recorder.begin(path, world, capacity=10)
+    for _ in range(25):
+        world.Barrier()
+    log = trace.read(sessions.end_recording())
+    assert len(log.events) == 10 and log.lost == 15
+
+
+def check_a_call_that_raises_an_error_is_recorded_as_failed(comm: MPI.Intracomm) -> None:
+    world = watch_world(deadline_s=60)
+
+    def fail() -> None:
+        with contextlib.suppress(ValueError, BufferError):
+            world.Send(np.ones(4)[::2], world.rank)
+
+    (event,) = recorded(fail).events
+    assert event.has_failed and event.operation == "Send"
+
+
+def check_a_cancelled_receive_takes_no_message(comm: MPI.Intracomm) -> None:
+    world = watch_world(deadline_s=60)
+
+    def cancel() -> None:
+        request = world.Irecv(np.empty(1), world.rank, 12)
+        request.Cancel()
+        request.Wait()
+        again = world.Irecv(np.empty(1), world.rank, 12)
+        world.Send(np.ones(1), world.rank, 12)
+        again.Wait()
+
+    (message,) = trace.merge([recorded(cancel)]).messages
+    assert message.receive is not None and message.receive.number == 3
