@@ -1,9 +1,9 @@
 """Let what guards a cell, a cluster or a check survive the faults of what it looks at.
 
-A guardian is a loop: the wait for a cell, the live view, a supervisor, the process that forks ranks, a nanny,
-the judge of a check. Each names its calls in a tuple `STEPS` and makes them through a `Guard`, so an error in
-one of them ends neither the loop nor the calls after it. tests/cluster/test_guardians.py lets each step of
-each loop raise errors, or take seconds.
+A guardian is a loop: the wait for a cell, the live view, a supervisor, the process that forks ranks, the hub,
+a nanny, the judge of a check. Each names its calls in a tuple `STEPS` and makes them through a `Guard`, so an
+error in one of them ends neither the loop nor the calls after it. tests/cluster/test_guardians.py lets each
+step of each loop raise errors, or take seconds.
 
 Supervisors use this module: it imports the standard library alone.
 """

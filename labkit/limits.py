@@ -20,7 +20,7 @@ from mpiwatch.processes import LINUX, SHM
 # The most files that one process has open: a notebook's kernel, or MPICH's process that starts the ranks.
 FILES_OF_A_KERNEL = 96
 FILES, FILES_OF_A_RANK = 20, 4
-# Processes and threads: the controller and the supervisors; an engine, its nanny and its stand-in.
+# Processes and threads: the controller and the supervisors; an engine and its stand-in.
 TASKS, TASKS_OF_A_RANK = 40, 18
 UNLIMITED = resource.RLIM_INFINITY
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from labkit.cluster.adapter import functions
 from mpiwatch.launch import node_name
+from mpiwatch.processes import start_time
 
 GIVEN = ("comm", "rank", "size", "np")
 
@@ -23,12 +24,14 @@ GIVEN = ("comm", "rank", "size", "np")
 class RankInfo:
     """What a rank reports about itself.
 
-    `library` is the MPI library that its mpi4py has loaded, `prefix` the environment of its Python.
+    `library` is the MPI library that its mpi4py has loaded, `prefix` the environment of its Python, `started`
+    when its process was started, as mpiwatch.processes.start_time tells.
     """
 
     rank: int
     size: int
     pid: int
+    started: str
     host: str
     library: str
     prefix: str
@@ -61,7 +64,8 @@ def rank_info() -> RankInfo:
     name, version = MPI.get_vendor()
     library = f"{name} {'.'.join(map(str, version))}"
     host = node_name(socket.gethostname())
-    return RankInfo(comm.rank, comm.size, os.getpid(), host, library, sys.prefix)
+    pid = os.getpid()
+    return RankInfo(comm.rank, comm.size, pid, start_time(pid), host, library, sys.prefix)
 
 
 def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[str, list[str]]:

@@ -6,11 +6,12 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import ipyparallel as ipp
+import psutil
 from ipyparallel.error import NoEnginesRegistered
 
 from labkit import limits
@@ -24,6 +25,7 @@ from labkit.cluster.places.files import cluster_files, exits_in
 from labkit.guard import Guard, note_in_log
 from labkit.text import ranks_phrase
 from mpiwatch.launch import HANG_EXIT_CODE
+from mpiwatch.processes import start_time
 from mpiwatch.report import Reason, Report, render
 from mpiwatch.sessions import FlightRecorder, take_snapshot
 
@@ -52,6 +54,7 @@ class Ranks:
     ) -> None:
         self.client = client
         self.pids = {info.pid: info.rank for info in infos}
+        self.processes = {info.rank: psutil.Process(info.pid) for info in infos if is_here(info)}
         self.hosts = {info.rank: info.host for info in infos}
         files = cluster_files(cluster.profile_dir, cluster.cluster_id)
         self.exits = Path(files["exits"])
@@ -163,7 +166,7 @@ class Ranks:
         wait_until(lambda: not self.client.ids, LOST_S if on_several_machines else NOTICE_S)
         gone = [rank for rank in ranks if rank not in self.client.ids]
         if on_several_machines and self.client.ids:
-            kill_engines(self.client)
+            kill_engines(self.client, self.processes)
             if set(self.client.ids) == set(ranks):
                 return None  # the place is still ending them: ask again
         first = next(((pid, code) for pid, code in exits_in(self.exits) if pid in self.pids), None)
@@ -251,8 +254,7 @@ class Ranks:
 
     def interrupt(self, result: ipp.AsyncResult) -> None:
         """Interrupt the ranks that are still in the cell."""
-        with contextlib.suppress(NoEnginesRegistered):
-            self.client.send_signal("SIGINT", targets=pending(result), block=False)
+        send_signal(self.client, self.processes, signal.SIGINT, pending(result))
 
     def end(self, reason: str) -> None:
         """End all engines, for a reason that no other program knows."""
@@ -261,7 +263,7 @@ class Ranks:
 
     def kill(self) -> None:
         """End all engines, even those that do not respond."""
-        kill_engines(self.client)
+        kill_engines(self.client, self.processes)
 
 
 def stuck_in_mpi(report: Report) -> list[int]:
@@ -274,14 +276,40 @@ def stuck_text(report: Report) -> str:
     return f"{ranks_phrase(stuck_in_mpi(report))} could not leave MPI: the engines were ended. {ADVICE}"
 
 
-def kill_engines(client: ipp.Client) -> None:
-    """End all engines, even those that do not respond: their nannies kill them and report their end.
+def is_here(info: RankInfo) -> bool:
+    """Return whether a rank's process is on this machine, among those that this process sees."""
+    return bool(info.started) and start_time(info.pid) == info.started
+
+
+def send_signal(
+    client: ipp.Client, processes: Mapping[int, psutil.Process], number: signal.Signals, ranks: Sequence[int]
+) -> None:
+    """Send ranks a signal; `processes`: those of this machine, by rank.
+
+    A rank on another machine gets it from its nanny. A message to a rank of this machine would wait while
+    compiled code keeps other threads of the rank from running.
+    """
+    for rank in ranks:
+        if rank in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                processes[rank].send_signal(number)
+    elsewhere = [rank for rank in ranks if rank not in processes]
+    if elsewhere:
+        with contextlib.suppress(NoEnginesRegistered):
+            client.send_signal(int(number), targets=elsewhere, block=False)
+
+
+def kill_engines(client: ipp.Client, processes: Mapping[int, psutil.Process] | None = None) -> None:
+    """End all engines, even those that do not respond; `processes`: those of this machine, by rank.
 
     Wait until the controller has noticed, but not for long: a client does not learn of engines that ended
     while it connected.
     """
     with contextlib.suppress(NoEnginesRegistered):
         client.send_signal(signal.SIGKILL, block=False)
+    for process in (processes or {}).values():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
     wait_until(lambda: not client.ids, NOTICE_S)
 
 

@@ -107,7 +107,7 @@ def test_other_ids_than_ranks_are_recognised() -> None:
     """The controller gives an engine another id while that of its rank belongs to one that has just died."""
 
     def world(*ranks: int, size: int = 3) -> list[RankInfo]:
-        return [RankInfo(rank, size, 0, "", "", "") for rank in ranks]
+        return [RankInfo(rank, size, 0, "", "", "", "") for rank in ranks]
 
     assert has_other_ids(world(0, 1, 3, 2, size=4))
     assert not has_other_ids(world(0, 1, 2))

@@ -20,7 +20,7 @@ import pytest
 from labkit import forking
 from labkit.checks import judging, launching
 from labkit.cluster import supervisor
-from labkit.cluster.adapter import controller, engine
+from labkit.cluster.adapter import controller
 from labkit.cluster.live_view import LiveView
 from labkit.cluster.magics import RankMagics
 from labkit.cluster.ranks import Ranks
@@ -168,7 +168,6 @@ c.SupervisedControllerLauncher.supervisor = [*faulty, "supervisor-controller", "
 REMOVES = "files_of_place own_log shared_files logs_of_engines remove_old_files sweep remove"
 ENDS = "own_descendants kill"
 KNOWS = "look"  # which segments of shared memory are the ranks'
-NANNY = "ipyparallel.engine.nanny"
 IN_CLUSTER = [
     *faults("supervisor-engines", "labkit.cluster.supervisor", "", supervisor.STEPS, REMOVES),
     *faults("supervisor-controller", "labkit.cluster.supervisor", "", supervisor.STEPS, REMOVES),
@@ -176,7 +175,13 @@ IN_CLUSTER = [
     *faults("supervisor-controller", "mpiwatch.processes", "", processes.STEPS, f"{REMOVES} {ENDS}"),
     *faults("--serve", "labkit.forking", "", forking.STEPS, "_pass_ends_on _pass_signals_on"),
     *faults("stand-in", "labkit.forking", "", ("_record",)),
-    *faults("--serve", NANNY, "KernelNanny", engine.NANNY_STEPS, "signal_request dispatch_control"),
+    *faults(
+        "controller",
+        "labkit.cluster.adapter.controller",
+        "Hub",
+        controller.Hub.STEPS,
+        "watch unregister",
+    ),
     *faults(
         "controller",
         "labkit.cluster.adapter.controller",

@@ -14,12 +14,15 @@ It is one process. ipyparallel's controller has a process for each of its seven 
 heart monitor. Here three schedulers are threads of ZeroMQ, which Python does not run, and the others take
 turns with the hub (`use_threads` in cluster_profiles/mpi); so does the heart monitor.
 
+It watches the processes of engines that are on its machine and have no nanny.
+
 With the option `--IPController.engine_transport=ipc`, engines reach the controller through the file system:
 engines on hosts (`labkit hosts`) have another network. Clients connect as usual.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -29,11 +32,13 @@ from typing import Any
 from uuid import uuid4
 
 import zmq
-from ipyparallel.controller import app, heartmonitor
+from ipyparallel.controller import app, heartmonitor, hub
 from ipyparallel.controller.app import IPController
 from tornado.ioloop import IOLoop, PeriodicCallback
 
+from labkit.cluster.adapter.engine import WATCHED
 from labkit.guard import Guard
+from mpiwatch.processes import start_time
 
 QUIET_MS = 1000  # between pings while no engine comes or ends
 CHANGING_S = 10.0  # since an engine came or ended
@@ -166,6 +171,55 @@ class HeartMonitorInLoop:
 
 
 app.Process = HeartMonitorInLoop
+
+
+class Hub(hub.Hub):
+    """Take engines off the list as soon as their processes have ended.
+
+    `register_engine` and `unregister_engine` are not documented.
+    """
+
+    # An error in one of these ends no controller; the heart monitor then notices the end of an engine.
+    STEPS = "watch", "unregister"
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.guard = Guard("the hub", self.log.error)
+
+    def register_engine(self, reg: Any, msg: dict[str, Any]) -> int | None:
+        """Register an engine, and watch its process if it asks for that."""
+        engine: int | None = super().register_engine(reg, msg)
+        pid, started = msg["metadata"].get(WATCHED, (0, ""))
+        if engine is not None and pid:
+            self.guard.do("watch", self.watch, engine, msg["content"]["uuid"], pid, started)
+        return engine
+
+    def watch(self, engine: int, uuid: str, pid: int, started: str) -> None:
+        """Call `unregister` when a process has ended.
+
+        Do nothing if no process of this pid was started at this time: it is on another machine.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            process = os.pidfd_open(pid)
+
+            def has_ended(*_: object) -> None:
+                self.loop.remove_handler(process)
+                os.close(process)
+                self.guard.insist("unregister", self.unregister, engine, uuid)
+
+            if start_time(pid) == started:
+                self.loop.add_handler(process, has_ended, IOLoop.READ)
+            else:
+                os.close(process)
+
+    def unregister(self, engine: int, uuid: str) -> None:
+        """Take an engine off the list, unless its number is another engine's by now."""
+        registered = [self.engines.get(engine), *self.incoming_registrations.values()]
+        if any(each is not None and each.uuid == uuid for each in registered):
+            self.unregister_engine(None, {"content": {"id": engine}})
+
+
+app.Hub = Hub
 
 if __name__ == "__main__":
     Controller.launch_instance()

@@ -1,6 +1,10 @@
-"""An ipyparallel engine that starts sooner: processes that have all imports fork it and its nanny.
+"""An ipyparallel engine that starts sooner: a process that has all imports forks it.
 
 A stand-in (labkit/forking.py) asks for it. The options on the command line are ipyparallel's.
+
+ipyparallel starts a nanny for each engine, a process that relays signals to it and reports its end. A forked
+engine has none: it takes signals itself, in the thread for control messages, and the controller, which is on
+the same machine, watches its process. Elsewhere an engine forks its nanny.
 """
 
 from __future__ import annotations
@@ -8,6 +12,7 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import signal
 import sys
 from typing import Any
 
@@ -15,6 +20,7 @@ import psutil
 
 from labkit import forking
 from labkit.guard import Guard
+from mpiwatch.processes import may_watch_processes, start_time
 
 IMPORTED = (
     *("ipykernel.debugger", "ipyparallel.engine.app", "ipyparallel.engine.nanny"),
@@ -24,16 +30,19 @@ IMPORTED = (
     *("mpiwatch.communicators", "numpy.random"),
 )
 
+WATCHED = "labkit-watched"  # in the metadata of an engine's registration: its pid and when it was started
+
 # The methods by which a nanny (below) looks after its engine. It learns of the engine's end in two ways.
 NANNY_STEPS = "wait_for_parent_thread", "pipe_handler", "notify_exit", "signal_request", "dispatch_control"
 
 
 def main() -> None:
     """Run an engine; with `--serve`, fork engines."""
-    if sys.argv[1:] == [forking.SERVE]:
+    is_forked = sys.argv[1:] == [forking.SERVE]
+    if is_forked:
         import_all()
         sys.argv[1:] = forking.serve()[1:]
-    run_engine()
+    run_engine(has_nanny=not (is_forked and may_watch_processes()))
 
 
 def import_all() -> None:
@@ -47,20 +56,20 @@ def import_all() -> None:
     del sys.modules["debugpy"]
 
 
-def run_engine() -> None:
-    """Run an ipyparallel engine; the command line is ipyparallel's.
-
-    A nanny is the process that relays signals to an engine and reports its end. ipyparallel starts it as a
-    new program, which imports all of ipyparallel once more: for four engines on two cores that is a third of
-    the time in which a cluster starts. A fork has everything imported.
-    """
+def run_engine(*, has_nanny: bool) -> None:
+    """Run an ipyparallel engine; the command line is ipyparallel's."""
     from ipyparallel.engine import app  # noqa: PLC0415  (`import_all` comes first)
+    from ipyparallel.engine.kernel import IPythonParallelKernel  # noqa: PLC0415
+    from traitlets import Bool  # noqa: PLC0415
 
     class Engine(app.IPEngine):
         """An engine whose cells import modules as those of a kernel do.
 
-        `to_work_dir` and `init_engine` are not documented; both put the current folder before all modules.
+        `to_work_dir`, `init_engine` and `register` are not documented; the first two put the current folder
+        before all modules.
         """
+
+        enable_nanny = Bool(has_nanny).tag(config=True)
 
         def to_work_dir(self) -> None:
             super().to_work_dir()
@@ -70,11 +79,36 @@ def run_engine() -> None:
             super().init_engine()
             put_folder_behind_python()
 
-    app.start_nanny = fork_nanny()  # now, before MPI, threads and sockets exist
+        async def register(self) -> None:
+            if not self.enable_nanny:
+                self.session.metadata = {WATCHED: [os.getpid(), start_time(os.getpid())]}
+            await super().register()
+            self.session.metadata = {}
+
+    if has_nanny:
+        app.start_nanny = fork_nanny()  # now, before MPI, threads and sockets exist
+    take_signals(IPythonParallelKernel)
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None:  # else the engine initialises it as it imports it
         mpi.Init_thread()
     Engine.launch_instance()
+
+
+def take_signals(kernel: Any) -> None:
+    """Let an engine without a nanny take the signals that clients send. `kernel` is the class of its kernel.
+
+    `control_msg_types` is not documented: the names of methods that answer control messages.
+    """
+    kill = os.kill  # engine_guards puts another function in its place, for what cells call
+
+    def signal_request(engine: Any, stream: Any, identity: Any, parent: Any) -> None:
+        number = parent["content"]["sig"]
+        number = getattr(signal, number) if isinstance(number, str) else number
+        engine.session.send(stream, "signal_reply", {"status": "ok"}, parent=parent, ident=identity)
+        kill(os.getpid(), number)
+
+    kernel.signal_request = signal_request
+    kernel.control_msg_types = [*kernel.control_msg_types, "signal_request"]
 
 
 def put_folder_behind_python() -> None:
@@ -90,6 +124,8 @@ def put_folder_behind_python() -> None:
 
 def fork_nanny() -> Any:
     """Fork a process that waits to become the nanny; return a replacement for ipyparallel's `start_nanny`.
+
+    ipyparallel starts it as a new program, which imports all of ipyparallel once more.
 
     `app.start_nanny` and the pickled arguments that `nanny.main` reads from its standard input are private to
     ipyparallel.

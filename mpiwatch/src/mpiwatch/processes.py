@@ -59,6 +59,7 @@ __all__ = [
     "end_signal",
     "forgotten_segments",
     "is_mpich",
+    "may_watch_processes",
     "parent_of",
     "print_error",
     "remove",
@@ -116,6 +117,15 @@ def start_time(pid: int) -> str:
         return "".join(_stat(pid)[19:20])
     state, _, started = _ps("-o", "stat=,lstart=", "-p", str(pid)).partition(" ")
     return "" if state.startswith("Z") else started.strip()
+
+
+def may_watch_processes() -> bool:
+    """Return whether a file tells when a process ends: since Linux 5.3, and not in all sandboxes."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 def _ps(*options: str) -> str:

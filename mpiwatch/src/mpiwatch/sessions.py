@@ -12,6 +12,7 @@ Importing this module loads no MPI.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from mpiwatch.interrupts import without_interrupts
