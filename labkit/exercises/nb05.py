@@ -240,9 +240,7 @@ ALLREDUCE_SECONDS = Exercise(
             "(p - 1).bit_length()": "p.bit_length() - 1"
         },
         "here the all-gather takes the time of 2(p - 1) messages; it has p - 1 rounds, and in a round each "
-        "rank sends and receives at once": {
-            ", p - 1,": ", 2 * (p - 1),"
-        },
+        "rank sends and receives at once": {", p - 1,": ", 2 * (p - 1),"},
     },
     hints=(
         "Count the rounds, and the bytes of one message. The seconds are rounds · (alpha + beta · message).",
