@@ -104,12 +104,12 @@ def _reduced(path: Path, names: set[str]) -> ast.Module:
     others = names - known - {NOTHING, EVERYTHING}
     if any(_file_of(f"{package}.{name}") is None for name in others):
         return tree
-    for node in imports:
-        node.names = [alias for alias in node.names if (alias.asname or alias.name) in names]
-    needed: list[ast.stmt] = [node for node in imports if node.names]
     calls = [node for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
-    used = {name.id for call in calls for name in ast.walk(call) if isinstance(name, ast.Name)}
+    called = {node.id for call in calls for node in ast.walk(call) if isinstance(node, ast.Name)}
+    for node in imports:
+        node.names = [alias for alias in node.names if (alias.asname or alias.name) in names | called]
+    needed: list[ast.stmt] = [node for node in imports if node.names]
     modules = [node for node in tree.body if isinstance(node, ast.Import)]
-    needed += [node for node in modules if any(alias.name in used for alias in node.names)]
+    needed += [node for node in modules if any(alias.name in called for alias in node.names)]
     tree.body = [*needed, *calls]
     return tree

@@ -192,7 +192,7 @@ def test_times_are_those_of_the_first_ranks_clock(ranks: list[Written]) -> None:
 
 
 def test_a_rank_without_a_log_is_named(ranks: list[Written]) -> None:
-    assert merge([ranks[1].read()]).missing_ranks == [0]
+    assert merge([ranks[1].read()]).lost_ranks == [0]
     with pytest.raises(ValueError, match="expected the recordings of ranks"):
         merge([])
 

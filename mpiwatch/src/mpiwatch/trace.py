@@ -108,7 +108,7 @@ class Trace:
         return {rank: log.lost for rank, log in self.logs.items() if log.lost}
 
     @property
-    def missing_ranks(self) -> list[int]:
+    def lost_ranks(self) -> list[int]:
         """Return the ranks whose log was lost."""
         return [rank for rank in range(self.size) if rank not in self.logs]
 
@@ -400,6 +400,6 @@ def _about(trace: Trace) -> dict[str, Any]:
         about["not_recorded"] = {
             f"rank {rank}": f"{lost} events after the first {EVENTS}" for rank, lost in trace.lost.items()
         }
-    if trace.missing_ranks:
-        about["missing_ranks"] = trace.missing_ranks
+    if trace.lost_ranks:
+        about["lost_ranks"] = trace.lost_ranks
     return about

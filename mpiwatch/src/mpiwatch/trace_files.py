@@ -48,8 +48,8 @@ def write_trace(trace: str, size: int) -> None:
     except OSError as error:
         print_error(f"mpiwatch: the trace could not be written to {trace}: {error.strerror}\n")
         return
-    if merged.missing_ranks:
-        missing = ", ".join(map(str, merged.missing_ranks))
+    if merged.lost_ranks:
+        missing = ", ".join(map(str, merged.lost_ranks))
         folder = os.path.dirname(log_file(trace, 0))
         print_error(
             f"mpiwatch: {trace} lacks what these ranks have recorded: {missing}. Ranks of several machines "
