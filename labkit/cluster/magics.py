@@ -15,11 +15,11 @@ from typing import Any
 from ipyparallel.error import NoEnginesRegistered, RemoteError
 from IPython import get_ipython
 
-from labkit.cluster import live_view, output
+from labkit.cluster import live_view, output, post_mortem, reloading
 from labkit.cluster.adapter.client import render_errors_with
 from labkit.cluster.adapter.magics import CellMagics, Options, show_with
-from labkit.cluster.errors import CellFailed, CellHung, RankDied
-from labkit.cluster.failures import error_of, failures, failures_in
+from labkit.cluster.errors import CellFailed, CellHung, ErrorOfCell, RankDied
+from labkit.cluster.failures import error_of, failed_ranks, failures, failures_in
 from labkit.cluster.ranks import Ranks
 from labkit.cluster.tracebacks import lines_of_cells, with_sources
 from labkit.guard import Guard, note_in_log
@@ -93,6 +93,8 @@ class RankMagics(CellMagics):
             # That an engine has ended shows a few milliseconds before or after its last message arrives.
             error = self.ranks.death() or error or raised
         if error is not None:
+            if isinstance(error, ErrorOfCell):
+                error.failed_ranks = failed_ranks(failures(result))
             raise error from None
         remember(result)
         left = guard.insist("leftover_lines", self.leftover_lines)
@@ -130,6 +132,7 @@ class RankMagics(CellMagics):
         except KeyboardInterrupt:
             with deferred_interrupts():  # of a user who presses the stop button twice
                 stopped = self.ranks.stop(result)
+                stopped.failed_ranks = failed_ranks(failures(result))
             raise stopped from None
 
 
@@ -172,6 +175,8 @@ def activate(ranks: Ranks, *, cleared: bool) -> None:
     if magic_first not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(magic_first)
     render_errors_with(partial(text_of_error, ranks))
+    post_mortem.register(shell, ranks)
+    reloading.register(shell)
 
 
 def explain_name(
