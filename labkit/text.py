@@ -6,6 +6,8 @@ import re
 from collections.abc import Collection
 
 COLUMNS = 100  # of a line on a notebook's page: JupyterLab breaks longer ones in the middle of a word
+# In the metadata of what a rank displays, if it does not matter which rank has: `%%px` then does not say so.
+NO_TAG = "labkit_no_tag"
 _QUOTED = re.compile(r"`[^`]*`")
 _WORD = re.compile(r"(?:[^\s`]|`[^`]*`|`)+")  # what stands in backticks is part of a word
 _COLUMNS_OF_A_TABLE = re.compile(r"\S {2,}\S")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import queue
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from jupyter_client.manager import KernelManager
 from nbformat.v4 import output_from_msg
 
 from jobs import wait_until
+from labkit.cluster.output import tagged
 from mpiwatch import processes
 
 DEADLINE_S = 150.0  # longer than that of connect(), whose error then says what it waited for
@@ -63,6 +65,23 @@ def unwrapped(traceback: list[str], message: str) -> list[str]:
         if shown.split() == whole.split():
             return [whole, *rest]
     return traceback
+
+
+def by_rank(output: str) -> str:
+    """Return the output of a `%%px` cell with what ranks have printed alike once for each of them."""
+    parts: dict[int, list[str]] = {}
+    ranks = [0]
+    for line in output.splitlines():
+        if tag := re.match(r"\[(?:stdout:|ranks )([\d–, ]+)\](?: |$)", line):
+            ranks = []
+            for numbers in tag[1].split(", "):
+                first, _, last = numbers.partition("–")
+                ranks += range(int(first), int(last or first) + 1)
+        text = line[tag.end() :] if tag else line
+        for rank in ranks if text or not tag else ():
+            parts.setdefault(rank, []).append(text)
+    texts = {rank: "\n".join(lines) for rank, lines in sorted(parts.items())}
+    return "".join(tagged(f"[stdout:{rank}]", text) for rank, text in texts.items())
 
 
 @dataclass

@@ -61,11 +61,30 @@ def rank_info() -> RankInfo:
     if not getattr(shell, "_labkit_shortens", False):
         shell._labkit_shortens = True
         shorten_tracebacks(shell)
+        name_cells_in_warnings()
     name, version = MPI.get_vendor()
     library = f"{name} {'.'.join(map(str, version))}"
     host = node_name(socket.gethostname())
     pid = os.getpid()
     return RankInfo(comm.rank, comm.size, pid, start_time(pid), host, library, sys.prefix)
+
+
+def name_cells_in_warnings() -> None:
+    """Let a warning name the notebook's cell, not a file whose name differs from rank to rank."""
+    import warnings
+
+    from mpiwatch.sessions import cell_number
+
+    plain = warnings.formatwarning
+
+    def formatted(message: Any, category: Any, filename: str, lineno: int, line: str | None = None) -> str:
+        text = plain(message, category, filename, lineno, line)
+        number = cell_number(filename)
+        return (
+            text.replace(f"{filename}:{lineno}: ", f"Cell In[{number}], line {lineno}: ") if number else text
+        )
+
+    warnings.formatwarning = formatted
 
 
 def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[str, list[str]]:
@@ -79,7 +98,7 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
     import numpy as np  # only on the engine, where BLAS finds its settings
     from IPython import get_ipython
 
-    from labkit.cluster import engine_guards
+    from labkit.cluster import engine_guards, failed_frame
     from labkit.cluster.completion.on_ranks import ANSWER, answer
     from labkit.cluster.places.files import files_of_this_cluster
     from mpiwatch import sessions, watch_world
@@ -105,6 +124,7 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
         sessions.leave_calls_that_hang()
         engine_guards.note_ends(comm.watch)
         engine_guards.restore_signals_in_children()
+        failed_frame.replace_debuggers(shell)
         record_cells(shell, comm.watch, engine_guards.limit_output())
     path: str = comm.watch.recorder.path
     return path, cleared
@@ -150,17 +170,21 @@ def record_cells(shell: Any, watch: Any, outputs: Sequence[Any]) -> None:
     `outputs`: the streams whose output is bounded for each cell.
     """
     from labkit.cluster import engine_guards
+    from labkit.cluster.reloading import Reloader
     from mpiwatch import sessions
 
     engine_guards.keep_streams()
+    reloader = Reloader(os.getcwd())
 
     def begin() -> None:
         for output in outputs:
             output.begin_cell()
         sessions.begin_cell(watch)
+        reloader.begin_cell()
 
     def end(error: BaseException | None) -> None:
         with sessions.without_interrupts():  # else the cell would seem to run forever
+            reloader.end_cell()
             engine_guards.restore_closed_streams()
             for output in outputs:
                 output.end_cell()

@@ -5,9 +5,11 @@ IPython shows each error as one message, without a traceback.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from labkit.cluster.places.errors import ClusterError, ShownError
 
-__all__ = ["CellFailed", "CellHung", "CellStopped", "ClusterError", "RankDied", "ShownError"]
+__all__ = ["CellFailed", "CellHung", "CellStopped", "ClusterError", "ErrorOfCell", "RankDied", "ShownError"]
 
 
 class RankDied(ShownError, RuntimeError):
@@ -16,17 +18,23 @@ class RankDied(ShownError, RuntimeError):
     name = "RankDied"
 
 
-class CellFailed(ShownError, RuntimeError):
+class ErrorOfCell(ShownError):
+    """A cell failed on ranks. `failed_ranks`: those that raised an error, first the causes."""
+
+    failed_ranks: Sequence[int] = ()
+
+
+class CellFailed(ErrorOfCell, RuntimeError):
     """Ranks raised errors. The message has a line for each distinct one, which names it."""
 
 
-class CellHung(ShownError, RuntimeError):
+class CellHung(ErrorOfCell, RuntimeError):
     """The ranks raised a HangError, shown once here, above the tracebacks of the errors that caused it."""
 
     name = "HangError"
 
 
-class CellStopped(ShownError, KeyboardInterrupt):
+class CellStopped(ErrorOfCell, KeyboardInterrupt):
     """The user stopped the cell. The message says what each rank was doing."""
 
     name = "KeyboardInterrupt"

@@ -52,6 +52,13 @@ def failures(result: ipp.AsyncResult) -> list[Failure]:
     return sorted(found)
 
 
+def failed_ranks(found: Iterable[Failure]) -> list[int]:
+    """Return the ranks that raised an error: first those that failed by themselves."""
+    of_ranks = [failure for failure in found if failure.name not in ("EngineError", "CellSkipped")]
+    of_ranks.sort(key=lambda failure: (failure.name in CONSEQUENCES, failure.rank))
+    return [failure.rank for failure in of_ranks]
+
+
 def failures_in(error: RemoteError) -> list[Failure]:
     """Return what each rank raised, from the one error that ipyparallel makes of these."""
     return sorted(

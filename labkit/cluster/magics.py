@@ -15,14 +15,14 @@ from typing import Any
 from ipyparallel.error import NoEnginesRegistered, RemoteError
 from IPython import get_ipython
 
-from labkit.cluster import live_view, output, surprises
+from labkit.cluster import live_view, output, post_mortem, reloading, surprises
 from labkit.cluster.adapter.client import ask, render_errors_with
 from labkit.cluster.adapter.magics import CellMagics, Options, show_with
 from labkit.cluster.completion.help_lines import has_code, keep_help_for_ranks, split_help
 from labkit.cluster.completion.in_kernel import connect_completion, show_help
 from labkit.cluster.completion.service import service
-from labkit.cluster.errors import CellFailed, CellHung, RankDied
-from labkit.cluster.failures import Failure, error_of, failures, failures_in
+from labkit.cluster.errors import CellFailed, CellHung, ErrorOfCell, RankDied
+from labkit.cluster.failures import Failure, error_of, failed_ranks, failures, failures_in
 from labkit.cluster.ranks import Ranks
 from labkit.cluster.tracebacks import lines_of_cells, with_sources
 from labkit.guard import Guard, note_in_log
@@ -109,6 +109,8 @@ class RankMagics(CellMagics):
         if isinstance(error, CellFailed | CellHung):
             error = explained(error, failures(result), self.shell.user_ns)
         if error is not None:
+            if isinstance(error, ErrorOfCell):
+                error.failed_ranks = failed_ranks(failures(result))
             raise error from None
         remember(result)
         left = guard.insist("leftover_lines", self.leftover_lines)
@@ -146,6 +148,7 @@ class RankMagics(CellMagics):
         except KeyboardInterrupt:
             with deferred_interrupts():  # of a user who presses the stop button twice
                 stopped = self.ranks.stop(result)
+                stopped.failed_ranks = failed_ranks(failures(result))
             raise stopped from None
 
 
@@ -191,6 +194,8 @@ def activate(ranks: Ranks, *, cleared: bool) -> None:
         if transform not in shell.input_transformers_cleanup:
             shell.input_transformers_cleanup.append(transform)
     render_errors_with(partial(text_of_error, ranks))
+    post_mortem.register(shell, ranks)
+    reloading.register(shell)
 
 
 def explained(

@@ -24,7 +24,7 @@ from labkit.checks.exercise import Exercise, HeadingError, is_stub
 from labkit.checks.judging import judge_text
 from labkit.cluster.adapter.functions import is_own_object
 from labkit.exercises import catalogue, record
-from labkit.text import COLUMNS, counted, wrapped
+from labkit.text import COLUMNS, NO_TAG, counted, wrapped
 from mpiwatch.sessions import is_cell
 
 PRINTED_LINES = 10
@@ -76,7 +76,7 @@ class Display:
             self.began = True
         elif self.in_notebook and html:
             print(" " * PRINTED_COLUMNS, end="\r", flush=True)
-            self.publish(data)
+            self.publish(data, metadata={NO_TAG: True})
         else:
             print(text, end=end, flush=True)
 

@@ -15,7 +15,7 @@ import pytest
 from labkit import forking
 from labkit.cluster.connection import RankInfo, has_other_ids
 from tests.cluster.shared import kernel, world
-from tests.cluster_fixtures import Kernel, World, wait_until
+from tests.cluster_fixtures import Kernel, World, by_rank, wait_until
 from tests.conftest import thorough
 
 pytestmark = pytest.mark.clusters
@@ -26,7 +26,7 @@ SHOW_NAMES = "%px print(rank, size, comm.rank, np.__name__)"
 
 
 def lines_of_ranks(output: str) -> list[str]:
-    return re.findall(r"^(?:\[stdout:\d+\] )?(\d.*)$", output, re.MULTILINE)
+    return re.findall(r"^(?:\[stdout:\d+\] )?(\d.*)$", by_rank(output), re.MULTILINE)
 
 
 def assert_ranks_work(kernel: Kernel, n: int) -> None:

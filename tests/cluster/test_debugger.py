@@ -66,7 +66,7 @@ def test_connect_works_after_a_death(kernel: Kernel) -> None:
     said = kernel.run("%%px\nimport os\nif rank == 1:\n    os._exit(3)\ncomm.Barrier()")
     assert "RankDied: rank 1 called os._exit(3) at cell line 4" in said, said
     assert "2 ranks, one MPI world" in kernel.run("rc = connect(2)")
-    assert kernel.run("%px print(comm.allreduce(1))") == "[stdout:0] 2\n[stdout:1] 2\n"
+    assert kernel.run("%px print(comm.allreduce(1))") == "[ranks 0, 1] 2\n"
 
 
 def test_programs_that_a_cell_starts_do_not_wait_for_a_debugger(kernel: Kernel) -> None:

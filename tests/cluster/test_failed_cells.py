@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster_fixtures import Kernel, World
+from tests.cluster_fixtures import Kernel, World, by_rank
 
 pytestmark = pytest.mark.clusters
 
@@ -30,7 +30,7 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def printed(kernel: Kernel, cell: str) -> list[str]:
     """Return the first line that each rank has printed in a cell."""
     said = re.sub(r"\x1b\[[0-9;]*m", "", kernel.run(f"%%px\n{cell}"))
-    found = dict(re.findall(r"^\[stdout:(\d)\]\s+(.*)$", said, re.MULTILINE))
+    found = dict(re.findall(r"^\[stdout:(\d)\]\s+(.*)$", by_rank(said), re.MULTILINE))
     assert sorted(found) == list("0123"), said
     return [found[rank] for rank in "0123"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from labkit.cluster.engine_guards import MOST_CHARACTERS
-from tests.cluster_fixtures import Kernel, World, a_world
+from tests.cluster_fixtures import Kernel, World, a_world, by_rank
 
 pytestmark = pytest.mark.clusters
 
@@ -104,8 +104,7 @@ def test_a_long_cell_shows_what_the_ranks_do_and_leaves_only_their_output(
     assert without_counts(long) == without_counts(kernel.saved_outputs())
     assert [output["output_type"] for output in long] == ["stream", "stream"] + ["display_data"] * 12
     assert long[0]["text"] == (
-        "[stdout:0]\nepoch 0\n50 %\n[stdout:1]\nepoch 0\n50 %\n[stdout:2]\nepoch 1\n50 %\n"
-        "[stdout:3]\nepoch 1\nfirst\nsecond\n"
+        "[ranks 0, 1]\nepoch 0\n50 %\n[stdout:2]\nepoch 1\n50 %\n[stdout:3]\nepoch 1\nfirst\nsecond\n"
     )
     assert long[1]["text"] == "[stderr:2] careful\n"
     texts = [output["data"]["text/plain"] for output in long[2:]]
@@ -151,7 +150,7 @@ def test_output_that_floods_leaves_the_view_small_and_the_cell_fast(kernel: Kern
     assert max(len(str(state)) for state in views(kernel)) < 10_000
     (output,) = kernel.saved_outputs()
     assert len(output["text"]) < 4 * (MOST_CHARACTERS + 200)
-    assert output["text"].count("more: a cell shows at most 200 KiB of each rank") == 4
+    assert by_rank(output["text"]).count("more: a cell shows at most 200 KiB of each rank") == 4
 
 
 def test_the_stop_button_ends_the_view_and_keeps_what_was_printed(kernel: Kernel) -> None:

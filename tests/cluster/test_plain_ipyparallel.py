@@ -135,7 +135,7 @@ def test_connect_and_clients_of_ipyparallel_live_side_by_side(kernel: Kernel, pe
     # connect() of another number leaves that cluster to the client, and brings its own %%px.
     said = kernel.run("from labkit.cluster import connect\nrc = connect(2)")
     assert "cluster started" in said, said
-    assert kernel.run("%px print(comm.allreduce(1))") == "[stdout:0] 2\n[stdout:1] 2\n"
+    assert kernel.run("%px print(comm.allreduce(1))") == "[ranks 0, 1] 2\n"
     assert "[9]" in kernel.run("mine[:].apply_sync(lambda: 9)")
     # A further client does not take it away, as with ipyparallel alone.
     kernel.run("other = ipp.Client()")

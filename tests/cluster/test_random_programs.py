@@ -10,7 +10,7 @@ import pytest
 
 from programs.random_programs import programs
 from tests.cluster.shared import kernel, world
-from tests.cluster_fixtures import Kernel, wait_until
+from tests.cluster_fixtures import Kernel, by_rank, wait_until
 from tests.conftest import thorough
 
 __all__ = ["kernel", "world"]
@@ -51,7 +51,9 @@ def fail_then_succeed(kernel: Kernel, seed: int, folder: Path) -> str:
         start(kernel)
     right = a_program(1000 + seed, 0)
     after = kernel.run(f"%%px\n{right}\nprint('right')")
-    return "" if after.count("right\n") == RANKS else f"seed {seed}:\n{body}\n{said}\n{right}\n{after}"
+    return (
+        "" if by_rank(after).count("right\n") == RANKS else f"seed {seed}:\n{body}\n{said}\n{right}\n{after}"
+    )
 
 
 @pytest.mark.clusters

@@ -48,7 +48,7 @@ def test_connect_works_and_cells_import_the_students_own_files(kernel: Kernel) -
     assert "2 ranks, one MPI world" in said, said
     assert kernel.run("import helper\nprint(helper.double(4))") == "8\n"
     said = kernel.run("%%px\nimport helper\nprint(helper.double(comm.allreduce(1)))")
-    assert said == "[stdout:0] 4\n[stdout:1] 4\n", said
+    assert said == "[ranks 0, 1] 4\n", said
 
 
 def test_hangs_errors_and_deaths_are_reported_as_ever(kernel: Kernel) -> None:
@@ -59,7 +59,7 @@ def test_hangs_errors_and_deaths_are_reported_as_ever(kernel: Kernel) -> None:
     assert "RankDied: rank 1 called os._exit(3) at cell line 4" in said, said
     assert "2 ranks, one MPI world" in kernel.run("rc = connect(2)")
     said = kernel.run("%%px --progress-after 0\nimport time\ntime.sleep(1)\nprint('done')")
-    assert said.endswith("[stdout:0] done\n[stdout:1] done\n"), said
+    assert said.endswith("[ranks 0, 1] done\n"), said
 
 
 @pytest.mark.parametrize("name", ["my_items", "shift_right"])  # in the kernel, and on ranks
