@@ -14,7 +14,7 @@ FOLDERS = "labkit", "mpiwatch/src", "benchmarks", "tools"
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 # What reads or changes Python's inside -> the files that may use it, each with the reason.
-FRAMES = "a report names the program's line; traceback.extract_stack takes a hundred times as long"
+FRAMES = "a report names the program's line; traceback.extract_stack takes 28 µs in place of 1"
 TRICKS = {
     "_getframe": {
         "mpiwatch/src/mpiwatch/collectives.py": FRAMES,
