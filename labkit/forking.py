@@ -80,7 +80,7 @@ def serve(starter: int = 0) -> list[str]:
     """
     import gc  # noqa: PLC0415  (a stand-in does without)
 
-    from labkit.guard import TRIES, Guard  # noqa: PLC0415
+    from labkit.guard import Guard  # noqa: PLC0415
     from mpiwatch.processes import child_ends, die_with_parent  # noqa: PLC0415
 
     guard = Guard("the process that forks ranks")
@@ -108,7 +108,7 @@ def serve(starter: int = 0) -> list[str]:
             continue
         accepted = guard.do("_accept", _accept, listening[0], starter, first & stand_ins.keys())
         if accepted is None:
-            if guard.errors.get("_accept", 0) == TRIES:
+            if guard.errors.get("_accept", 0) == Guard.tries:
                 _refuse_all(listening.pop())
             continue
         connection, parent, request, files = accepted

@@ -333,7 +333,9 @@ def _cells(number: str) -> list[Cell]:
                         section = heading["number"] or ""
                 found.append(Cell(cell["id"], "text", section, task, text, 0))
         else:
-            kind = "stub" if "exercise" in _tags(cell) else "check" if "check" in _tags(cell) else "code"
+            kind = "check" if "check" in _tags(cell) else "code"
+            if "exercise" in _tags(cell):
+                kind = "stub"
             figures = sum("image/png" in output.get("data", {}) for output in cell["outputs"])
             own = task if kind != "code" else ""
             found.append(Cell(cell["id"], kind, section, own, source, figures))

@@ -6,7 +6,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -37,11 +37,14 @@ class Counting(CountingComm):
     """
 
     innermost = False
-    started: ClassVar[dict[int, tuple[Any, int, int]]] = {}  # persistent sends: communicator, peer, bytes
 
     @staticmethod
     def object_bytes(message: Any) -> int:
         return _size(message)
+
+
+# The sends of this case that can be started again, by identity: communicator, peer and bytes.
+_persistent: dict[int, tuple[Any, int, int]] = {}
 
 
 class Open(NamedTuple):
@@ -55,21 +58,21 @@ class Open(NamedTuple):
 def _count_starts(comm: Counting, name: str, call: Callable[[], Any], given: dict[str, Any]) -> Any:
     request = call()
     if given["dest"] != MPI.PROC_NULL:
-        Counting.started[id(request)] = comm, given["dest"], nbytes(given["buf"])
+        _persistent[id(request)] = comm, given["dest"], nbytes(given["buf"])
         _kept.append(request)  # so that no other request gets its id
     return request
 
 
 def count_start(request: Any) -> None:
     """Count the message of a persistent send that starts."""
-    if id(request) in Counting.started:
-        comm, dest, size = Counting.started[id(request)]
+    if id(request) in _persistent:
+        comm, dest, size = _persistent[id(request)]
         comm.counts.add(comm._first_ranks()[dest], size)
 
 
 def forget_requests() -> None:
     """Forget the persistent requests of the case that has ended."""
-    Counting.started.clear()
+    _persistent.clear()
     _kept.clear()
 
 

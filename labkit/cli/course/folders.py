@@ -51,7 +51,7 @@ def contents(
     """Return the files of a folder of copies, by their path in it.
 
     These are the notebooks after `change(notebook)`, and the documents that they and other documents link
-    to. With `of_their_own`, each notebook `01_x.ipynb` gets a folder `01_x` with its documents. A notebook's
+    to. With `of_their_own`, each notebook gets a folder of its own name with its documents. A notebook's
     metadata say which version of the lab made the copy. Links lead to the copies; links to files that are not
     copied become plain text.
     """

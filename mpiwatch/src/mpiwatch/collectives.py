@@ -132,7 +132,6 @@ class Channel:
         count: int = UNKNOWN,
         dtype: int = UNKNOWN,
         reduction: int = UNKNOWN,
-        depth: int = 0,
     ) -> None:
         """Note this call. Raise HangError if the members cannot all make the same one.
 
@@ -141,12 +140,12 @@ class Channel:
         ranks are stuck: see machines.py.
 
         `operation`: the name of the method or schedule; `dtype`: NumPy's number of it; `reduction`: the
-        identity of an `MPI.Op`. `depth`: frames between this one and the caller's; 0 if that is not known.
+        identity of an `MPI.Op`.
         """
         watch = self.watch
         if watch.recorder.head.epoch != watch.epoch:
             watch.check_epoch()  # before other ranks see this call
-        frame = outside_wrappers(_getframe(depth or 1))
+        frame = outside_wrappers(_getframe(1))
         word = self._note(operation, root, count, dtype, reduction, frame)
         if self.waits:
             self._meet(word, deadline_s)
@@ -281,12 +280,12 @@ class Channel:
 
 def caller() -> FrameType:
     """Return the frame that has called a wrapper's method."""
-    return outside_wrappers(_getframe(2))
+    return outside_wrappers(_getframe(1))
 
 
 def outside_wrappers(frame: FrameType) -> FrameType:
     """Return this frame, or the first one above it that is not a wrapper's."""
-    while frame.f_back and packages.belongs(frame.f_globals.get("__name__", ""), packages.wrappers):
+    while frame.f_back and packages.is_wrapper(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
     return frame
 
@@ -349,11 +348,11 @@ class ChannelComm(CommWrapper):
         members = self._members
         return members[rank] if 0 <= rank < len(members) else -1
 
-    def _begin(self, name: str, root: int = UNKNOWN, reduction: object = None, depth: int = 0) -> None:
+    def _begin(self, name: str, root: int = UNKNOWN, reduction: object = None) -> None:
         """Begin a collective of which only the name, the root and the reduction are compared."""
         if self._channel is not None:
             operation = UNKNOWN if reduction is None else id(reduction)
-            self._channel.begin_collective(name, self.deadline_s, root, reduction=operation, depth=depth)
+            self._channel.begin_collective(name, self.deadline_s, root, reduction=operation)
 
     @property
     def _compares_amounts(self) -> bool:
@@ -403,7 +402,7 @@ class WatchedCollectives(ChannelComm):
 
     def Barrier(self) -> None:
         if self._channel is not None:
-            self._channel.begin_collective("Barrier", self.deadline_s, depth=2)
+            self._channel.begin_collective("Barrier", self.deadline_s)
         super().Barrier()
 
     def Bcast(self, buf: Any, root: int = 0) -> None:
@@ -414,7 +413,7 @@ class WatchedCollectives(ChannelComm):
             if self.rank != root:
                 check_writable(buf)
             if self._channel is not None:
-                self._channel.begin_collective("Bcast", self.deadline_s, root, count, dtype, depth=2)
+                self._channel.begin_collective("Bcast", self.deadline_s, root, count, dtype)
             super().Bcast(buf, root)
         except Exception as error:
             self._note_failed_call("Bcast", error)
@@ -436,7 +435,7 @@ class WatchedCollectives(ChannelComm):
                 check_writable(recvbuf)
                 check_buffers(self, "Allreduce", (sendbuf, recvbuf))
             if self._channel is not None:
-                self._channel.begin_collective("Allreduce", self.deadline_s, -1, count, dtype, id(op), 2)
+                self._channel.begin_collective("Allreduce", self.deadline_s, -1, count, dtype, id(op))
             super().Allreduce(sendbuf, recvbuf, op)
         except Exception as error:
             self._note_failed_call("Allreduce", error)
@@ -454,7 +453,7 @@ class WatchedCollectives(ChannelComm):
             count, dtype = self._checked_signature(name, given, root)
             if self._channel is not None:
                 reduction = id(given["op"]) if "op" in given else UNKNOWN
-                self._channel.begin_collective(name, self.deadline_s, root, count, dtype, reduction, depth=3)
+                self._channel.begin_collective(name, self.deadline_s, root, count, dtype, reduction)
             if has_counts and self._compares_amounts:
                 self._compare_amounts(name, given, root)
             getattr(super(), name)(*given.values())
@@ -484,7 +483,7 @@ class WatchedCollectives(ChannelComm):
             self._channel.watch.slot.failed_call = fit(text, ERROR_BYTES)
 
     def barrier(self) -> None:
-        self._begin("barrier", depth=3)
+        self._begin("barrier")
         super().Barrier()
 
     def _do_collective_of_objects(self, name: str, given: dict[str, Any]) -> Any:
@@ -503,7 +502,7 @@ class WatchedCollectives(ChannelComm):
             sent = None
         else:
             sent = self._pickled(sent) if name in ("scatter", "alltoall") else dumps(sent)
-        self._begin(name, root, given.get("op"), depth=5)
+        self._begin(name, root, given.get("op"))
         rooted = [root] if "root" in given else []
         return getattr(super(), CARRIERS.get(name, name))(sent, *rooted)
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from time import sleep
 from typing import Any
 
 PAUSE_S = 0.02
-TRIES = 5  # of a step that has no later turn
 DEBUG = "MPIWATCH_DEBUG"  # if set, the errors of steps are printed
 
 
@@ -24,8 +22,10 @@ class Guard:
     """Does the steps of a loop, and survives their errors.
 
     `errors`: how often each step has raised an error, by its name. `answers`: errors that are a step's
-    result, and are not survived.
+    result, and are not survived. A class derived from this one may `note` the errors in another way.
     """
+
+    tries = 5  # of a step that has no later turn
 
     def __init__(self, owner: str, answers: tuple[type[BaseException], ...] = ()) -> None:
         self.owner, self.answers = owner, answers
@@ -37,7 +37,7 @@ class Guard:
 
     def insist(self, name: str, step: Callable[..., Any], *arguments: Any) -> Any:
         """Do a step that has no later turn: after an error, try again, a few times."""
-        for _ in range(TRIES):
+        for _ in range(self.tries):
             is_done, result = self._tried(name, step, arguments)
             if is_done:
                 return result
@@ -50,6 +50,8 @@ class Guard:
     def note(self, name: str, error: Exception) -> None:
         """Print the first error of a step, if MPIWATCH_DEBUG is set."""
         if os.environ.get(DEBUG):
+            import traceback  # noqa: PLC0415  (the start of every program would wait for it)
+
             text = "".join(traceback.format_exception(error))
             print(f"{self.owner}: an error in {name}:\n{text}", file=sys.stderr)
 

@@ -446,7 +446,8 @@ class Server(threading.Thread):
                 time_s = getattr(moved, name)
                 if time_s:
                     setattr(moved, name, time_s + self.connections[machine].offset_s)
-            ctypes.memmove(ctypes.byref(self.recorder.slots[rank]), ctypes.byref(moved), SLOT_BYTES)
+            start = self.recorder.slot_offset(rank)
+            self.recorder.memory[start : start + SLOT_BYTES] = bytes(moved)
 
 
 class Relay(Server):

@@ -143,8 +143,9 @@ class WatchedMessages(ChannelComm):
         source: int,
         tag: int,
         status: Any,
-        depth: int = 2,
+        at: FrameType | None = None,
     ) -> None:
+        """Send and receive at once; `at`: the frame of the program, by default of this method's caller."""
         check_message(self, name, sent, dest)
         check_message(self, name, buf, source)
         receiving = self._start("Recv", buf, source, tag)
@@ -158,7 +159,7 @@ class WatchedMessages(ChannelComm):
         except BaseException:
             keep(sending)
             raise
-        self._send("Send", sending, dest, sendtag, _getframe(depth))
+        self._send("Send", sending, dest, sendtag, at or _getframe(2))
 
     def _do_sendrecv_replace(
         self, name: str, buf: Any, dest: int, sendtag: int, source: int, tag: int, status: Any
@@ -170,7 +171,7 @@ class WatchedMessages(ChannelComm):
             return
         datatype, copy = parse(buf).datatype, values.copy()
         sent = copy if datatype is None else [copy, datatype]
-        self._do_sendrecv(name, sent, dest, sendtag, buf, source, tag, status, 3)
+        self._do_sendrecv(name, sent, dest, sendtag, buf, source, tag, status, _getframe(2))
 
     def _send(self, name: str, request: MPI.Request, dest: int, tag: int, at: FrameType) -> None:
         """Wait until a message has been sent, or has been received if the send is synchronous.

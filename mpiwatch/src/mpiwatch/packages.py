@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 libraries = ["mpiwatch"]  # packages whose lines a report skips
 wrappers = ["mpiwatch"]  # those of them whose methods have mpi4py's names and call mpi4py's methods
@@ -11,6 +12,12 @@ wrappers = ["mpiwatch"]  # those of them whose methods have mpi4py's names and c
 def belongs(module: str, packages: Iterable[str]) -> bool:
     """Return whether a module is one of these packages, or lies in one."""
     return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+@cache  # each collective asks for two modules or three
+def is_wrapper(module: str) -> bool:
+    """Return whether a module lies in a package whose methods have mpi4py's names and call mpi4py's."""
+    return belongs(module, wrappers)
 
 
 class Advice:
@@ -35,6 +42,7 @@ def register(package: str, *, wraps: bool = False) -> None:
         libraries.append(package)
     if wraps and package not in wrappers:
         wrappers.append(package)
+        is_wrapper.cache_clear()
 
 
 def advise(*, more_time: str | None = None, end_of_call: str | None = None, cell: str | None = None) -> None:

@@ -50,6 +50,7 @@ __all__ = [
     "SHM",
     "STEPS",
     "STOP_SIGNALS",
+    "Guard",
     "alive",
     "child_ends",
     "cores",
