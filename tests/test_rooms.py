@@ -29,6 +29,7 @@ ROOMS = [
     "labkit.data",
     "labkit.reports",
     "labkit.schedules",
+    "labkit.replay",
     "labkit.hosts",
     "labkit.comm",
     "labkit.train",
@@ -41,7 +42,7 @@ ROOMS = [
     "labkit.plots",
     "labkit.cli",
 ]
-WITHOUT_MPI = ["nn", "data", "reports", "schedules", "hosts"]
+WITHOUT_MPI = ["nn", "data", "reports", "schedules", "replay", "hosts"]
 
 MODULES = {
     ".".join(path.relative_to(top.parent).with_suffix("").parts).removesuffix(".__init__"): path

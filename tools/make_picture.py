@@ -23,8 +23,9 @@ from matplotlib.patches import Circle, Rectangle
 from nbclient import NotebookClient
 from PIL import Image
 
+from labkit.colours import colour
 from labkit.plots.hang import COLOURS as STATE
-from labkit.plots.style import INK, colour, text_colour
+from labkit.plots.style import INK, text_colour
 from labkit.schedules import ALLREDUCE, Transfer, contents_by_round, verify
 from labkit.text import wrapped
 from mpiwatch.report import Entry, Report, table

@@ -148,6 +148,22 @@ def leftovers() -> tuple[Any, ...]:
     return sessions.leftovers(MPI.COMM_WORLD.watch)  # type: ignore[attr-defined]
 
 
+def begin_recording() -> str:
+    """Let this rank record its next cell; return the path of the recording's file."""
+    from mpi4py import MPI
+
+    from mpiwatch import sessions
+
+    return sessions.begin_recording(MPI.COMM_WORLD)
+
+
+def end_recording() -> bytes:
+    """Return the recording of the last cell."""
+    from mpiwatch import sessions
+
+    return sessions.end_recording()
+
+
 def clear_names(shell: Any) -> list[str]:
     """Delete what cells have defined; return their names, without those that `connect()` has given."""
     initial = shell.user_ns_hidden  # IPython's own names and values

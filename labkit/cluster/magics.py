@@ -24,12 +24,14 @@ from labkit.cluster.completion.service import service
 from labkit.cluster.errors import CellFailed, CellHung, ErrorOfCell, RankDied
 from labkit.cluster.failures import Failure, error_of, failed_ranks, failures, failures_in
 from labkit.cluster.ranks import Ranks
+from labkit.cluster.replay import run_recorded
 from labkit.cluster.tracebacks import lines_of_cells, with_sources
 from labkit.guard import Guard, note_in_log
 from labkit.text import runs, wrapped
 from mpiwatch.report import Report
 
 POLL_S = 0.05  # between two looks at a cell that runs
+MAGICS = "%%px", "%%replay"
 RUNS_SHOWN = 6  # of consecutive cells; a longer list is hard to read
 
 
@@ -50,6 +52,12 @@ class RankMagics(CellMagics):
 
     def error_of(self, result: Any) -> Exception | None:
         return error_of(failures(result))
+
+    def cell_replay(self, line: str = "", cell: str | None = None) -> Any:
+        """Run a cell on the ranks as `%%px` does, and show what each rank did, sent and waited for."""
+        source = f"%%replay {line}".rstrip() + f"\n{cell or ''}"
+        cell_px: Any = self.cell_px
+        return run_recorded(self.ranks, partial(cell_px, line, cell), source)
 
     def run(self, cell: str, options: Options) -> Any:
         code, questions = split_help(cell)
@@ -180,6 +188,7 @@ def activate(ranks: Ranks, *, cleared: bool) -> None:
     magics = RankMagics(shell, view)
     magics.ranks = ranks
     magics.setup_cells = {}
+    magics.magics["cell"]["replay"] = magics.cell_replay
     if old is not None:
         is_new = old.ranks.pids != ranks.pids
         again = cells_phrase(old.setup_cells.values())
@@ -219,10 +228,12 @@ def explain_name(
 
 
 def magic_first(lines: list[str]) -> list[str]:
-    """Return a cell's lines with its `%%px` above the comments that precede it, as IPython demands."""
+    """Return a cell's lines with its magic of the lab above the comments before it, as IPython demands."""
     above = list(takewhile(lambda line: not line.strip() or line.lstrip().startswith("#"), lines))
     magic = lines[len(above) : len(above) + 1]
-    return [*magic, *above, *lines[len(above) + 1 :]] if magic and magic[0].startswith("%%px") else lines
+    if not magic or not magic[0].startswith(MAGICS):
+        return lines
+    return [*magic, *above, *lines[len(above) + 1 :]]
 
 
 def text_of_error(ranks: Ranks, error: RemoteError) -> list[str] | None:

@@ -14,7 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from labkit.plots.style import INK, centred, colour, text_colour
+from labkit.colours import colour
+from labkit.plots.style import INK, centred, text_colour
 
 Held = Sequence[float] | np.ndarray | None  # a rank's values, or None if it has no buffer
 

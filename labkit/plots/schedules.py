@@ -20,13 +20,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
+from labkit.colours import colour
 from labkit.plots.style import (
     COLOURS,
     INK,
     MARKERS,
     Curve,
     centred,
-    colour,
     curve_style,
     one_panel,
     panels,
@@ -41,6 +41,7 @@ from labkit.schedules import (
     contents_by_round,
     longest_wait,
 )
+from labkit.stepper import MAKE_STEPPER
 from labkit.units import approx_size, approx_time
 
 SENT, RECEIVED = "#777777", "#DDDDDD"
@@ -240,48 +241,18 @@ def _arrow(axes: Axes, transfer: Transfer, centres: tuple[np.ndarray, np.ndarray
     centred(axes, where[0], where[1], str(transfer).split()[1], 12, bbox=box)
 
 
-# Turns the pictures before it, which all stand there, into one picture with a slider and buttons. JupyterLab
-# removes scripts from notebooks that it does not trust, and so does GitHub; both then show all pictures.
-# `data-lm-suppress-shortcuts` keeps JupyterLab from treating keys as commands: arrow keys select cells.
-# Every focusable element needs this attribute: JupyterLab checks the focused element itself, not its parents.
-SCRIPT = """
-(() => {
+# Turns the pictures before it, which all stand there, into one picture with a slider and buttons.
+SCRIPT = f"""
+(() => {{
+    {MAKE_STEPPER}
     const box = document.currentScript.parentElement;
     const images = [...box.querySelectorAll("img")];
-    const last = images.length - 1;
-    const make = (tag, attributes, text = "") => {
-        const element = document.createElement(tag);
-        Object.entries(attributes).forEach(([name, value]) => element.setAttribute(name, value));
-        element.textContent = text;
-        return element;
-    };
-    const keys = {"data-lm-suppress-shortcuts": "true"};
-    const look = "font: inherit; color: inherit; background: transparent; cursor: pointer; "
-        + "border: 1px solid; border-radius: 4px; padding: 2px 12px";
-    const back = make("button", {type: "button", "aria-label": "previous round", style: look, ...keys}, "◀");
-    const slider = make("input", {type: "range", min: 0, max: last, value: 0, "aria-label": "round",
-        style: "flex: 0 1 16em; min-width: 0", ...keys});
-    const next = make("button", {type: "button", "aria-label": "next round", style: look, ...keys}, "▶");
-    const words = make("output", {style: "white-space: nowrap"});
-    const bar = make("div", {role: "group", "aria-label": "rounds",
-        style: "display: flex; align-items: center; gap: 8px; margin: 4px 0"});
-    bar.append(back, slider, next, words);
-    const show = () => {
-        const round = Number(slider.value);
-        images.forEach((image, k) => { image.hidden = k != round; });
-        words.textContent = `round ${round} of ${last}`;
-        slider.setAttribute("aria-valuetext", images[round].alt);
-        back.style.opacity = round == 0 ? 0.4 : 1;
-        next.style.opacity = round == last ? 0.4 : 1;
-    };
-    const step = by => { slider.value = Number(slider.value) + by; show(); };
-    slider.addEventListener("input", show);
-    back.addEventListener("click", () => step(-1));
-    next.addEventListener("click", () => step(+1));
-    images.forEach(image => { image.style.width = "608px"; });
-    box.prepend(bar);
-    show();
-})();
+    images.forEach(image => {{ image.style.width = "608px"; }});
+    makeStepper(box, images.length - 1, "round", round => {{
+        images.forEach((image, k) => {{ image.hidden = k != round; }});
+        return images[round].alt;
+    }});
+}})();
 """
 
 

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from labkit.plots.style import INK, centred, colour, text_colour
+from labkit.colours import colour
+from labkit.plots.style import INK, centred, text_colour
 
 
 def shards(owners: Mapping[str, np.ndarray], labels: Sequence[object]) -> Figure:

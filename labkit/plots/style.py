@@ -19,20 +19,14 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from labkit.colours import COLOURS
 from labkit.files import atomic_write
 
-# Source: M. Okabe, K. Ito, Color Universal Design, 2008. Black is reserved for quantities over all ranks.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":")
 INK = "#444444"
 
 Curve = Sequence[float] | np.ndarray
-
-
-def colour(rank: int) -> str:
-    """Return the colour that a rank has in all figures."""
-    return COLOURS[rank % len(COLOURS)]
 
 
 def text_colour(background: str) -> str:

@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator
 
+from labkit.colours import colour
 from labkit.plots.style import (
     COLOURS,
     INK,
     MARKERS,
     Curve,
-    colour,
     curve_style,
     legend_above,
     one_panel,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
+from labkit.colours import colour
 from labkit.plots.schedules import step_through, time_by_size, traffic_by_rank
-from labkit.plots.style import colour
 from labkit.schedules import ALLREDUCE, Schedule, contents_by_round, count_traffic, reduce_round
 
 

@@ -59,6 +59,9 @@ def begin_cell(watch: Any) -> None:
 
     traffic.balance = 0
     watch.begin_cell()
+    recording = sys.modules.get("mpiwatch.trace_recorder")  # if a cell of this rank was ever recorded
+    if recording is not None:
+        recording.begin_cell()
 
 
 def end_cell(watch: Any, error: BaseException | None) -> None:
@@ -67,6 +70,9 @@ def end_cell(watch: Any, error: BaseException | None) -> None:
     from mpiwatch.renewal import renewal
     from mpiwatch.under_way import traffic
 
+    recording = sys.modules.get("mpiwatch.trace_recorder")
+    if recording is not None:
+        recording.end_cell()
     mode = modes.registered
     if mode is not None:  # it reports what is left as findings
         findings = mode.end_cell()
@@ -80,22 +86,25 @@ def end_cell(watch: Any, error: BaseException | None) -> None:
     watch.end_cell(state, describe(error) if error else "")
 
 
-def begin_recording(path: str, world: MPI.Intracomm) -> None:
-    """Record the calls of this rank from now on in a new file at `path`, for `mpiwatch.trace`.
+def begin_recording(world: MPI.Intracomm) -> str:
+    """Record the calls of this rank in its next cell, for `mpiwatch.trace`. Not collective.
 
-    Not collective. `world`: the watched communicator of the world. The file shows what the rank does even if
-    it is killed.
+    Return the path of the file with the recording, which can be read even if the rank is killed; if the file
+    is still there then, the caller removes it. `world`: the watched communicator of the world.
     """
     from mpiwatch import trace_recorder
 
-    trace_recorder.begin(path, world)
+    return trace_recorder.begin_in_session(world)
 
 
 def end_recording() -> bytes:
-    """End the recording of this rank; return it, for `mpiwatch.trace.read`. Empty if there is none."""
-    recorder = sys.modules.get("mpiwatch.trace_recorder")
-    content: bytes = recorder.end() if recorder is not None else b""
-    return content
+    """End the recording of this rank, remove its file, and return it, for `mpiwatch.trace.read`.
+
+    Return nothing if there is none.
+    """
+    from mpiwatch import trace_recorder
+
+    return trace_recorder.end_in_session()
 
 
 def leftovers(watch: Any) -> tuple[Any, ...]:

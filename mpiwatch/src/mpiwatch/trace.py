@@ -14,6 +14,7 @@ import json
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from mpiwatch.trace_log import EVENTS, Event, Kind, RankLog, Values, read, read_file
@@ -78,12 +79,16 @@ class Collective(NamedTuple):
 
 
 class Span(NamedTuple):
-    """What a rank does for a while: `what` is compute, wait or transfer; `event` is None outside MPI."""
+    """What a rank does for a while: `what` is compute, wait or transfer.
+
+    `event`: the call; None outside MPI. `awaited`: the ranks for which the rank waits, as far as it is known.
+    """
 
     what: str
     begin_s: float
     end_s: float
     event: Event | None
+    awaited: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,13 @@ class Trace:
 
     def spans(self, rank: int) -> list[Span]:
         """Return what a rank does, without gaps: it computes, waits for another rank, or transfers."""
-        return list(_spans(self, rank))
+        return self._spans_of_all[rank]
+
+    @cached_property
+    def _spans_of_all(self) -> dict[int, list[Span]]:
+        """What each rank does: this is asked for again and again."""
+        others = _others_came(self)
+        return {rank: list(_spans(self, rank, others)) for rank in self.logs}
 
     def traffic(self) -> list[list[tuple[int, int]]]:
         """Return the number of messages and bytes from the rank of each row to that of each column."""
@@ -239,27 +250,29 @@ def members_of(comm: str) -> tuple[int, ...]:
 IN_MPI = Kind.SEND, Kind.RECEIVE, Kind.COLLECTIVE, Kind.WAIT, Kind.PROBE
 
 
-def _spans(trace: Trace, rank: int) -> Iterator[Span]:
+def _spans(trace: Trace, rank: int, others: Mapping[tuple[int, int], _Other]) -> Iterator[Span]:
     """Yield what a rank does. In a call, it waits until the other rank has come, then it transfers."""
     log = trace.logs[rank]
-    others = _others_came(trace, rank)
     at = log.begin_s
     end_of_rank = trace.end_of(rank)
     calls = sorted((event for event in log.events if event.kind in IN_MPI), key=lambda event: event.begin_s)
     for index, event in enumerate(calls):
         following = calls[index + 1].begin_s if index + 1 < len(calls) else end_of_rank
-        end_s = following if event.end_s is None else event.end_s
+        end_s = event.end_s
+        if end_s is None or (event.has_failed and index + 1 == len(calls)):
+            end_s = following
         begin_s = max(event.begin_s, at)
         if end_s <= begin_s:  # the second part of an exchange
             continue
         if begin_s > at:
             yield Span("compute", at, begin_s, None)
+        other = others.get((rank, event.number))
         if event.end_s is None or event.has_failed:
-            yield Span("wait", begin_s, end_s, event)
+            yield Span("wait", begin_s, end_s, event, _missing(trace, event))
         else:
-            came_s = min(max(others.get(event.number, begin_s), begin_s), end_s)
-            if came_s > begin_s:
-                yield Span("wait", begin_s, came_s, event)
+            came_s = begin_s if other is None else min(max(other.came_s, begin_s), end_s)
+            if came_s > begin_s and other is not None:
+                yield Span("wait", begin_s, came_s, event, (other.rank,))
             if end_s > came_s:
                 yield Span("transfer", came_s, end_s, event)
         at = end_s
@@ -267,26 +280,47 @@ def _spans(trace: Trace, rank: int) -> Iterator[Span]:
         yield Span("compute", at, end_of_rank, None)
 
 
-def _others_came(trace: Trace, rank: int) -> dict[int, float]:
-    """Return, by the number of a rank's call, when the rank that it waits for began its part."""
-    came: dict[int, float] = defaultdict(float)
+class _Other(NamedTuple):
+    """The last rank that a call needs, and when it began its part."""
+
+    came_s: float
+    rank: int
+
+
+def _missing(trace: Trace, event: Event) -> tuple[int, ...]:
+    """Return the ranks for which a call waits that has not ended well."""
+    if event.peer >= 0:
+        return (event.peer,)
+    for collective in trace.collectives:
+        call = collective.calls.get(event.rank)
+        if call is not None and event.number in (call.number, call.request or call.number):
+            return tuple(collective.missing)
+    return ()
+
+
+def _others_came(trace: Trace) -> dict[tuple[int, int], _Other]:
+    """Return, by a rank and the number of its call, the last rank that it needs and when that came."""
+    came: dict[tuple[int, int], _Other] = {}
+
+    def add(rank: int, number: int, came_s: float, other: int) -> None:
+        known = came.get((rank, number))
+        if known is None or known.came_s < came_s:
+            came[rank, number] = _Other(came_s, other)
+
     for message in trace.messages:
         if message.send is None or message.receive is None:
             continue
-        if message.dest == rank and message.completion is not None:
-            number = message.completion.number
-            came[number] = max(came[number], message.send.begin_s)
-        if message.source == rank and message.send.kind is Kind.SEND:
-            # A send that returns before it is asked for has left its message with MPI.
-            asked_s, end_s = message.receive.begin_s, message.send.end_s
-            if end_s is not None and asked_s < end_s:
-                came[message.send.number] = max(came[message.send.number], asked_s)
+        if message.completion is not None:
+            add(message.dest, message.completion.number, message.send.begin_s, message.source)
+        # A send that returns before it is asked for has left its message with MPI.
+        asked_s, end_s = message.receive.begin_s, message.send.end_s
+        if message.send.kind is Kind.SEND and end_s is not None and asked_s < end_s:
+            add(message.source, message.send.number, asked_s, message.dest)
     for collective in trace.collectives:
-        call = collective.calls.get(rank)
-        if call is None:
-            continue
-        waiting = collective.completions.get(rank, call)
-        came[waiting.number] = max(came[waiting.number], collective.last_arrival.begin_s)
+        last = collective.last_arrival
+        for rank, call in collective.calls.items():
+            waiting = collective.completions.get(rank, call)
+            add(rank, waiting.number, last.begin_s, last.rank)
     return came
 
 

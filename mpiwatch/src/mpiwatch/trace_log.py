@@ -149,6 +149,7 @@ class LogWriter:
         self.texts: dict[str, int] = {"": 0}
         self.text_end = self.text_offset
         self.numbers = count()
+        self.is_finished = False
         head = Head(MAGIC, rank, size, capacity, 0, 0, begin_s, 0.0, 0.0, 0.0, 0.0)
         HEAD.pack_into(self.memory, 0, *head)
 
@@ -169,6 +170,8 @@ class LogWriter:
 
     def row(self) -> int:
         """Return the offset of a new row; 0 if there is no room for more, which is counted."""
+        if self.is_finished:
+            return 0
         number = next(self.numbers)
         _INTEGER.pack_into(self.memory, _OFFSETS["events"], number + 1)
         return HEAD.size + number * ROW.size if number < self.capacity else 0
@@ -205,8 +208,15 @@ class LogWriter:
         _REAL.pack_into(self.memory, _OFFSETS["clock_offset_s"], offset_s)
         _REAL.pack_into(self.memory, _OFFSETS["clock_error_s"], error_s)
 
+    def begin(self, begin_s: float) -> None:
+        """Note that the recording begins only now."""
+        _REAL.pack_into(self.memory, _OFFSETS["begin_s"], begin_s)
+
     def finish(self, end_s: float, own_s: float) -> None:
-        """Note when the recording has ended, and how long recording itself has taken."""
+        """Note when the recording has ended, and how long recording itself has taken; write no more rows."""
+        if self.is_finished:
+            return
+        self.is_finished = True
         _REAL.pack_into(self.memory, _OFFSETS["end_s"], end_s)
         _REAL.pack_into(self.memory, _OFFSETS["own_s"], own_s)
 

@@ -12,7 +12,9 @@ import atexit
 import contextlib
 import os
 import reprlib
+import secrets
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from itertools import count
 from time import monotonic
@@ -29,7 +31,7 @@ from mpiwatch.communicators import WatchedComm
 from mpiwatch.forwarding import add_methods
 from mpiwatch.library_calls import RawIntracomm
 from mpiwatch.places import place_of
-from mpiwatch.processes import print_error
+from mpiwatch.processes import FLIGHT_RECORDER, SHM, print_error
 from mpiwatch.report import (
     MAKERS,
     NONBLOCKING_COLLECTIVES,
@@ -83,6 +85,7 @@ class Recorder:
         self.templates: dict[int, Request] = {}  # persistent requests, in the same way
         self.lines: dict[Any, tuple[int, list[CodeType]]] = {}
         self.own_s = 0.0
+        self.cells = 0  # of a session, that have begun since the recording has
 
     def begin(  # noqa: PLR0917
         self,
@@ -691,6 +694,38 @@ def begin_in_program(trace: str, world: Any) -> None:
         print_error(f"mpiwatch: rank {world.rank} is not recorded: {error.strerror}: {path}\n")
     if recorder is not None:
         recorder.log.set_clock(offset_s, error_s)
+
+
+def begin_in_session(world: Any) -> str:
+    """Record the calls of this rank's next cell in a file of its own; return the path."""
+    # Its supervisor removes what has a name like this, should this process be killed.
+    folder = SHM if os.path.isdir(SHM) else tempfile.gettempdir()
+    path = f"{folder}/{FLIGHT_RECORDER}{os.getpid()}-recording-{secrets.token_hex(8)}"
+    begin(path, world)
+    return path
+
+
+def end_in_session() -> bytes:
+    """End the recording, remove its file, and return its content."""
+    path = recorder.log.path if recorder is not None else ""
+    content = end()
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    return content
+
+
+def begin_cell() -> None:
+    """Note that a cell of a session begins: the first one after `begin_in_session` is the one to record."""
+    if recorder is not None:
+        recorder.cells += 1
+        if recorder.cells == 1:
+            recorder.log.begin(monotonic())
+
+
+def end_cell() -> None:
+    """Note that the cell which is recorded has ended."""
+    if recorder is not None and recorder.cells == 1:
+        recorder.finish()
 
 
 def clock_offset(world: Any) -> tuple[float, float]:

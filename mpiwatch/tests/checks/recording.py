@@ -63,11 +63,11 @@ def recorded(function: Callable[[], object]) -> trace.RankLog:
     """Return what this rank records while it calls a function."""
     world = watch_world(deadline_s=60)
     with tempfile.TemporaryDirectory() as folder:
-        sessions.begin_recording(f"{folder}/log", world)
+        trace_recorder.begin(f"{folder}/log", world)
         try:
             function()
         finally:
-            content = sessions.end_recording()
+            content = trace_recorder.end()
         log = trace.read(content)
         assert log.events == trace.read_file(f"{folder}/log").events
     return log
@@ -138,7 +138,7 @@ def check_recording_leaves_no_trace_in_the_classes(comm: MPI.Intracomm) -> None:
     before = dict(vars(type(world))), dict(vars(MPI.Request)), dict(vars(MPI.Prequest))
     recorded(world.Barrier)
     assert (dict(vars(type(world))), dict(vars(MPI.Request)), dict(vars(MPI.Prequest))) == before
-    assert trace_recorder.recorder is None and sessions.end_recording() == b""
+    assert trace_recorder.recorder is None and trace_recorder.end() == b""
 
 
 def check_a_request_that_is_recorded_keeps_the_line_of_the_program(comm: MPI.Intracomm) -> None:
@@ -161,7 +161,7 @@ def check_a_recording_is_bounded_and_says_how_much_is_missing(comm: MPI.Intracom
     trace_recorder.begin(path, world, capacity=10)
     for _ in range(25):
         world.Barrier()
-    log = trace.read(sessions.end_recording())
+    log = trace.read(trace_recorder.end())
     assert len(log.events) == 10 and log.lost == 15
 
 
@@ -189,3 +189,20 @@ def check_a_cancelled_receive_takes_no_message(comm: MPI.Intracomm) -> None:
 
     (message,) = trace.merge([recorded(cancel)]).messages
     assert message.receive is not None and message.receive.number == 3
+
+
+def check_only_the_next_cell_of_a_session_is_recorded(comm: MPI.Intracomm) -> None:
+    world = watch_world(deadline_s=60)
+    watch = world.watch
+    sessions.begin_cell(watch)  # the host asks for a recording: its functions count as cells
+    path = sessions.begin_recording(world)
+    sessions.end_cell(watch, None)
+    for call in (world.Barrier, world.Dup, world.Split):
+        sessions.begin_cell(watch)
+        call()
+        sessions.end_cell(watch, None)
+    assert os.path.exists(path)
+    log = trace.read(sessions.end_recording())
+    assert [event.operation for event in log.events] == ["Barrier"] and log.lost == 0
+    assert log.end_s is not None and log.begin_s < log.events[0].begin_s < log.end_s
+    assert not os.path.exists(path) and sessions.end_recording() == b""

@@ -1,0 +1,76 @@
+"""`%%replay`: run a cell as `%%px` does, and show below it what its ranks did (labkit.replay)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+from ipyparallel.error import NoEnginesRegistered
+from IPython.display import display
+
+from labkit.cluster.adapter.client import futures
+from labkit.cluster.engine_setup import begin_recording, end_recording
+from labkit.cluster.failures import failures
+from labkit.cluster.ranks import Ranks
+from labkit.replay.page import Replay
+from mpiwatch.trace import RankLog, merge, read, read_file
+
+START_S = 10.0  # for idle ranks to begin a recording, which takes milliseconds
+END_S = 10.0  # for them to send it
+
+
+class Recording:
+    """A recording of the ranks' next cell, from `begin` until `end`."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self.paths: list[str] = []  # by rank, on the ranks' machines
+
+    def begin(self) -> None:
+        """Let all ranks record their next cell. Raise RuntimeError if a rank does not begin."""
+        asked = self.ranks.client[:].apply_async(begin_recording)
+        if not asked.wait(START_S) or failures(asked):
+            failed = failures(asked)
+            why = f"{failed[0].name}: {failed[0].message}" if failed else "a rank did not respond"
+            raise RuntimeError(f"the ranks cannot be recorded: {why}. Run the cell with %%px instead.")
+        self.paths = asked.get()
+
+    def end(self) -> list[RankLog]:
+        """Return the recordings of all ranks that have one, also of ranks that were killed."""
+        contents: dict[int, bytes] = {}
+        with contextlib.suppress(Exception):  # the engines have ended, or do not respond
+            asked = self.ranks.client[:].apply_async(end_recording)
+            asked.wait(END_S)
+            for rank, future in futures(asked).items():
+                if future.done() and isinstance(future.result(), bytes):
+                    contents[rank] = future.result()
+        logs = []
+        for rank, path in enumerate(self.paths):
+            with contextlib.suppress(OSError, ValueError):
+                logs.append(read(contents[rank]) if rank in contents else read_file(path))
+            with contextlib.suppress(OSError):
+                os.unlink(path)  # of a rank that was killed on this machine
+        return logs
+
+
+def run_recorded(ranks: Ranks, run: Any, source: str) -> Any:
+    """Call `run`, which runs a cell on the ranks, and show what they did; `source`: the cell as typed.
+
+    If the cell fails, the picture comes before its error.
+    """
+    ranks.prepare()
+    recording = Recording(ranks)
+    recording.begin()
+    report = ""
+    try:
+        return run()
+    except (KeyboardInterrupt, NoEnginesRegistered, Exception) as error:
+        report = str(error)
+        raise
+    finally:
+        logs = recording.end()
+        if logs:
+            display(Replay(merge(logs), source, report))
+        else:
+            print("There is no replay: the ranks' recordings are lost.")

@@ -1,0 +1,465 @@
+"""The space-time diagram of a recording, as SVG: a line for each rank, and time to the right.
+
+The colours of text and lines are the page's own, so the picture is legible on light and dark pages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import pairwise
+from typing import NamedTuple
+
+from labkit.colours import colour
+from labkit.replay.axis import Axis
+from labkit.replay.words import (
+    COLLECTIVES,
+    RECEIVING,
+    cost_sentence,
+    event_text,
+    short_line,
+    values_text,
+)
+from labkit.text import ranks_phrase
+from labkit.units import approx_size, approx_time
+from mpiwatch.trace import Collective, Event, Kind, Message, Span, Trace
+
+LEFT, RIGHT, TOP = 64.0, 150.0, 34.0
+WIDTH, WIDEST = 900.0, 3000.0
+PIXELS_PER_EVENT = 9.0
+BAR = 16.0  # the height of what a rank does
+LANE = 66.0  # from one rank's line to the next, without requests
+REQUEST_HEIGHT = 9.0
+MOST_REQUEST_ROWS = 4
+CHARACTER = 5.7  # the width of a character of a label
+BUNDLED_ABOVE = 150  # messages: then those of two ranks that leave at about the same time share an arrow
+BUNDLE_PIXELS = 16.0
+LEAST_WIDTH = 1.5  # of what a rank does, in pixels
+MOST_ARROWS = 1500  # then those that share an arrow may be further apart
+STUB = 26.0  # the length of the arrow of a message that nobody has received
+WARNING = "#D55E00"
+PAPER = "var(--jp-layout-color0, var(--vscode-editor-background, Canvas))"
+
+
+class Bundle(NamedTuple):
+    """Messages from one rank to another that share an arrow."""
+
+    messages: list[Message]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all of them."""
+        return sum(max(0, message.nbytes) for message in self.messages)
+
+
+class Bracket(NamedTuple):
+    """The life of a request, from its start to the wait that saw it complete; `end` None: there was none."""
+
+    start: Event
+    end: Event | None
+    row: int
+
+
+class Picture:
+    """The picture of a recording, with the places of its times."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.spans = {rank: trace.spans(rank) for rank in trace.logs}
+        self.messages = [message for message in trace.messages if message.send is not None]
+        times = list(_times(trace, self.spans))
+        wanted = LEFT + RIGHT + PIXELS_PER_EVENT * len(set(times)) / 0.9
+        self.width = min(WIDEST, max(WIDTH, wanted))
+        self.axis = Axis(times, LEFT, self.width - LEFT - RIGHT)
+        self.brackets = {rank: _brackets(trace, rank, self.axis) for rank in trace.logs}
+        rows = max((bracket.row + 1 for found in self.brackets.values() for bracket in found), default=0)
+        self.lane = LANE + REQUEST_HEIGHT * rows
+        self.height = TOP + trace.size * self.lane + 64
+        digest = hashlib.sha256(repr((times, self.width)).encode()).hexdigest()
+        self.key = f"r{digest[:8]}"  # of the names of patterns: those of two pictures on a page must differ
+
+    def y(self, rank: int) -> float:
+        """Return the middle of a rank's line."""
+        return TOP + self.lane * rank + 30
+
+    def svg(self) -> str:
+        """Return the picture."""
+        parts = [
+            *self._head(),
+            *self._collectives(),
+            *self._axis(),
+            *(part for rank in range(self.trace.size) for part in self._rank(rank)),
+            *self._arrows(),
+            *self._legend(),
+            f'<line class="cursor" x1="-9" x2="-9" y1="{TOP - 8:.0f}" y2="{self.height - 58:.0f}" '
+            f'stroke="{WARNING}" stroke-width="2"/>',
+            "</svg>",
+        ]
+        return "\n".join(parts)
+
+    def _head(self) -> Iterator[str]:
+        words = escape(cost_sentence(self.trace))
+        yield (
+            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{words}" '
+            f'viewBox="0 0 {self.width:.0f} {self.height:.0f}" width="{self.width:.0f}" '
+            f'height="{self.height:.0f}" font-family="sans-serif" font-size="11" fill="currentColor">'
+        )
+        yield (
+            f'<defs><pattern id="{self.key}t" width="6" height="6" patternUnits="userSpaceOnUse" '
+            'patternTransform="rotate(45)"><rect width="2.4" height="6" fill="currentColor"/></pattern>'
+            f'<marker id="{self.key}a" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" '
+            'markerHeight="8" '
+            'markerUnits="userSpaceOnUse" orient="auto"><path d="M0,0.5L10,5L0,9.5z" fill="currentColor"/>'
+            "</marker></defs>"
+        )
+        yield (
+            f"<style>.{self.key} .halo{{paint-order:stroke;stroke:{PAPER};stroke-width:3px;"
+            "stroke-linejoin:round}</style>"
+        )
+        yield f'<g class="{self.key}">'
+
+    def _axis(self) -> Iterator[str]:
+        y = TOP + self.lane * self.trace.size + 6
+        faint = 'stroke="currentColor" opacity="0.5"'
+        yield f'<line x1="{LEFT}" x2="{self.width - RIGHT}" y1="{y}" y2="{y}" {faint}/>'
+        for place, label in self.axis.ticks():
+            yield f'<line x1="{place:.1f}" x2="{place:.1f}" y1="{y}" y2="{y + 4}" {faint}/>'
+            yield f'<text x="{place:.1f}" y="{y + 15}" text-anchor="middle" opacity="0.75">{label}</text>'
+        name, why = "time", ""
+        if self.axis.is_stretched:
+            name, why = (
+                "time (not to scale)",
+                "<title>stretched where calls follow one another closely</title>",
+            )
+        yield f'<text x="{self.width - RIGHT + 10}" y="{y + 4}" opacity="0.75">{name}{why}</text>'
+
+    def _rank(self, rank: int) -> Iterator[str]:
+        y = self.y(rank)
+        yield f'<text x="8" y="{y + 4}" font-weight="bold" font-size="13">rank {rank}</text>'
+        if rank not in self.spans:
+            yield f'<text x="{LEFT}" y="{y + 4}" fill="{WARNING}">no recording</text>'
+            return
+        for span in self._visible(self.spans[rank]):
+            yield from self._span(rank, span)
+        yield from self._labels(rank)
+        for bracket in self.brackets[rank]:
+            yield from self._bracket(rank, bracket)
+
+    def _visible(self, spans: Sequence[Span]) -> Iterator[Span]:
+        """Yield spans that can be seen: of neighbours that are too narrow, the longest stands for all."""
+        narrow: list[Span] = []
+        for span in spans:
+            is_narrow = self.axis.x(span.end_s) - self.axis.x(span.begin_s) < LEAST_WIDTH
+            if is_narrow or narrow:
+                narrow.append(span)
+            if not is_narrow and not narrow:
+                yield span
+            elif narrow and self.axis.x(span.end_s) - self.axis.x(narrow[0].begin_s) >= LEAST_WIDTH:
+                longest = max(narrow, key=lambda each: each.end_s - each.begin_s)
+                yield longest._replace(begin_s=narrow[0].begin_s, end_s=span.end_s)
+                narrow = []
+        if narrow:
+            yield narrow[-1]._replace(begin_s=narrow[0].begin_s)
+
+    def _span(self, rank: int, span: Span) -> Iterator[str]:
+        y, left, right = self.y(rank), self.axis.x(span.begin_s), self.axis.x(span.end_s)
+        if right - left < 0.1:
+            return
+        title = f"<title>{escape(self._title(rank, span))}</title>"
+        if span.what == "compute":
+            yield (
+                f'<rect x="{left:.1f}" y="{y - BAR / 2}" width="{right - left:.1f}" height="{BAR}" '
+                f'fill="{colour(rank)}">{title}</rect>'
+            )
+        elif span.what == "transfer":
+            yield (
+                f'<rect x="{left:.1f}" y="{y - BAR / 2}" width="{right - left:.1f}" height="{BAR}" '
+                f'fill="url(#{self.key}t)" stroke="currentColor" stroke-width="0.8">{title}</rect>'
+            )
+        else:
+            yield (
+                f'<rect x="{left:.1f}" y="{y - BAR / 2}" width="{right - left:.1f}" height="{BAR}" '
+                f'fill="transparent">{title}</rect>'
+            )
+            yield from self._wait(rank, span, left, right)
+
+    def _wait(self, rank: int, span: Span, left: float, right: float) -> Iterator[str]:
+        """Yield a dotted line with the ranks that a rank waits for, where there is room."""
+        y = self.y(rank)
+        who = ranks_phrase(span.awaited) if span.awaited else ""
+        words = f"waits for {who}"
+        half = CHARACTER * len(words) / 2 + 4
+        middle = (left + right) / 2
+        if never_ended(span.event):
+            yield from self._dots(left, right, y)
+            still = f"still waiting for {who}" if who else "still waiting"
+            yield (
+                f'<text x="{right + 5:.1f}" y="{y + 4}" fill="{WARNING}" font-weight="bold">'
+                f"✕ {escape(still)}</text>"
+            )
+        elif who and right - left > 2 * half + 12:
+            yield from self._dots(left, middle - half, y)
+            yield (
+                f'<text x="{middle:.1f}" y="{y + 4}" text-anchor="middle" font-style="italic" '
+                f'pointer-events="none">{words}</text>'
+            )
+            yield from self._dots(middle + half, right, y)
+        else:
+            yield from self._dots(left, right, y)
+
+    @staticmethod
+    def _dots(left: float, right: float, y: float) -> Iterator[str]:
+        yield (
+            f'<line x1="{left + 2:.1f}" x2="{right:.1f}" y1="{y}" y2="{y}" stroke="currentColor" '
+            'stroke-width="2.5" stroke-dasharray="0.1 5.5" stroke-linecap="round" pointer-events="none"/>'
+        )
+
+    def _title(self, rank: int, span: Span) -> str:
+        took = approx_time(span.end_s - span.begin_s)
+        if span.event is None:
+            return f"rank {rank} computes for {took}"
+        what = "waits" if span.what == "wait" else "transfers"
+        who = f" for {ranks_phrase(span.awaited)}" if span.awaited else ""
+        return f"rank {rank} {what}{who} for {took} in {event_text(span.event)}, {span.event.line}"
+
+    def _labels(self, rank: int) -> Iterator[str]:
+        """Yield the source lines of a rank's calls where there is room for them."""
+        y, free_from, last = self.y(rank) - BAR / 2 - 5, 0.0, ""
+        for event in self.trace.logs[rank].events:
+            if event.kind in (Kind.COMPLETE, Kind.CANCELLED):
+                continue
+            place = self.axis.x(event.begin_s)
+            text = f"{short_line(event.line)} {event.operation}".strip()
+            if place >= free_from and text != last:
+                at = f'x="{place:.1f}" y="{y}"'
+                yield f'<text class="halo" {at} font-size="10" opacity="0.85">{escape(text)}</text>'
+                free_from, last = place + CHARACTER * len(text) + 6, text
+
+    def _bracket(self, rank: int, bracket: Bracket) -> Iterator[str]:
+        y = self.y(rank) + BAR / 2 + 4 + REQUEST_HEIGHT * bracket.row
+        left = self.axis.x(bracket.start.begin_s)
+        about = f"request of {event_text(bracket.start)}, {short_line(bracket.start.line)}"
+        if bracket.end is None:
+            right, colour_of_line, dashes, ending = (
+                self.trace.end_of(rank),
+                WARNING,
+                ' stroke-dasharray="4 3"',
+                "h0",
+            )
+            about += ": no wait has seen it complete"
+        else:
+            right, colour_of_line, dashes, ending = bracket.end.begin_s, colour(rank), "", "v-4"
+            about += f", complete in {bracket.end.operation}, {short_line(bracket.end.line)}"
+        right = self.axis.x(right)
+        yield (
+            f'<path d="M{left:.1f},{y}v4H{right:.1f}{ending}" fill="none" stroke="{colour_of_line}" '
+            f'stroke-width="2"{dashes}><title>{escape(about)}</title></path>'
+        )
+
+    def _collectives(self) -> Iterator[str]:
+        for number, collective in enumerate(self.trace.collectives, 1):
+            yield from self._band(number, collective)
+
+    def _band(self, number: int, collective: Collective) -> Iterator[str]:
+        """Yield a band from the first arrival to the last end, with a mark for each rank's arrival."""
+        arrivals = {rank: self.axis.x(call.begin_s) for rank, call in collective.calls.items()}
+        left, right = min(arrivals.values()), max(arrivals.values())
+        for rank, call in collective.calls.items():
+            end_s = self.trace.end_of(rank) if call.end_s is None else call.end_s
+            right = max(right, self.axis.x(end_s))
+        half = self.lane / 2
+        for rank in collective.members:
+            yield (
+                f'<rect x="{left:.1f}" y="{self.y(rank) - half:.1f}" width="{max(2, right - left):.1f}" '
+                f'height="{self.lane:.1f}" fill="currentColor" opacity="0.09"/>'
+            )
+        ranks = sorted(arrivals)
+        is_late = len(ranks) > 1 and max(arrivals.values()) - min(arrivals.values()) > 4
+        for rank, following in pairwise(collective.members):
+            if rank in arrivals and following in arrivals:
+                yield (
+                    f'<line x1="{arrivals[rank]:.1f}" y1="{self.y(rank)}" x2="{arrivals[following]:.1f}" '
+                    f'y2="{self.y(following)}" stroke="currentColor" stroke-width="1.2" opacity="0.55"/>'
+                )
+        latest = collective.last_arrival.rank
+        for rank in ranks:
+            size = 5 if rank == latest and is_late else 3
+            place, y = arrivals[rank], self.y(rank)
+            yield (
+                f'<path class="arrival" d="M{place:.1f},{y - size - BAR / 2}l{size},{size}l-{size},{size}'
+                f'l-{size},-{size}z" fill="currentColor"><title>rank {rank} arrives in '
+                f"{escape(collective.operation)} {number}</title></path>"
+            )
+        label = collective.operation
+        if len(collective.members) < self.trace.size:
+            label += f" of {ranks_phrase(collective.members)}"
+        top = self.y(min(collective.members)) - half
+        at = f'x="{left + 2:.1f}" y="{top + 2:.1f}"'
+        yield f'<text class="halo" {at} font-weight="bold">{escape(label)}</text>'
+        for rank in collective.missing:
+            at = f'x="{left + 6:.1f}" y="{self.y(rank) - BAR / 2 - 5:.1f}"'
+            yield f'<text class="halo" {at} fill="{WARNING}" font-weight="bold">rank {rank} never came</text>'
+
+    def bundles(self) -> list[Bundle]:
+        """Return the messages that share an arrow; if there are few, each has its own."""
+        if len(self.messages) <= BUNDLED_ABOVE:
+            return [Bundle([message]) for message in self.messages]
+        pixels = BUNDLE_PIXELS
+        bundles = self._bundles_within(pixels)
+        while len(bundles) > MOST_ARROWS and pixels < self.width:
+            pixels *= 2
+            bundles = self._bundles_within(pixels)
+        return bundles
+
+    def _bundles_within(self, pixels: float) -> list[Bundle]:
+        """Return the messages in bundles: between two ranks, those that leave so many pixels apart."""
+        groups: dict[tuple[int, int, bool, int], list[Message]] = defaultdict(list)
+        for message in self.messages:
+            assert message.send is not None
+            place = round(self.axis.x(message.send.begin_s) / pixels)
+            groups[message.source, message.dest, message.arrived_s is None, place].append(message)
+        return [Bundle(messages) for messages in groups.values()]
+
+    def _arrows(self) -> Iterator[str]:
+        for bundle in self.bundles():
+            yield from self._arrow(bundle)
+
+    def _arrow(self, bundle: Bundle) -> Iterator[str]:
+        message = bundle.messages[0]
+        assert message.send is not None
+        source, dest = message.source, message.dest
+        down = 1 if dest >= source else -1
+        begin_y, end_y = self.y(source) + down * BAR / 2, self.y(dest) - down * BAR / 2
+        left = self.axis.x(message.send.begin_s)
+        width = min(6.0, 1.2 + 0.45 * max(0.0, math.log2(max(1, bundle.nbytes) / 256) / 2))
+        title = f"<title>{escape(_message_text(bundle))}</title>"
+        style = f'fill="none" stroke="currentColor" stroke-width="{width:.1f}"'
+        dot = f'<circle cx="{left:.1f}" cy="{begin_y}" r="2.6"/>'
+        if message.arrived_s is None:
+            tip_x, tip_y = left + STUB, begin_y + down * STUB * 0.6
+            path = f"M{left:.1f},{begin_y}L{tip_x:.1f},{tip_y:.1f}"
+            ring = f'cx="{tip_x + 3:.1f}" cy="{tip_y + down * 2:.1f}" r="3.5" fill="none"'
+            yield (
+                f'<g class="lost" color="{WARNING}" fill="{WARNING}">{dot}'
+                f'<path d="{path}" {style} stroke-dasharray="4 3">{title}</path>'
+                f'<circle {ring} stroke="currentColor"/></g>'
+            )
+            return
+        last = max(m.arrived_s for m in bundle.messages if m.arrived_s is not None)
+        right = max(self.axis.x(last), left)
+        asked = self.axis.x(message.asked_s) if message.asked_s is not None else left
+        marker = f'marker-end="url(#{self.key}a)"'
+        if source == dest:
+            top = self.y(source) - BAR / 2
+            path = f"M{left:.1f},{top}C{left:.1f},{top - 16} {right + 8:.1f},{top - 16} {right + 8:.1f},{top}"
+            yield f'<g class="message"><path d="{path}" {style} {marker}>{title}</path></g>'
+            return
+        parts = [dot]
+        if left < asked < right:
+            middle = begin_y + (end_y - begin_y) * (asked - left) / (right - left)
+            parts.append(
+                f'<path d="M{left:.1f},{begin_y}L{asked:.1f},{middle:.1f}" {style} stroke-dasharray="5 4"/>'
+            )
+            parts.append(
+                f'<path d="M{asked:.1f},{middle:.1f}L{right:.1f},{end_y}" {style} {marker}>{title}</path>'
+            )
+        else:
+            parts.append(
+                f'<path d="M{left:.1f},{begin_y}L{right:.1f},{end_y}" {style} {marker}>{title}</path>'
+            )
+        if len(bundle.messages) > 1:
+            middle_x, middle_y = (left + right) / 2, (begin_y + end_y) / 2
+            at = f'x="{middle_x + 3:.1f}" y="{middle_y:.1f}"'
+            parts.append(f'<text class="halo" {at} font-size="10">×{len(bundle.messages)}</text>')
+        yield f'<g class="message">{"".join(parts)}</g>'
+
+    def _legend(self) -> Iterator[str]:
+        """Yield the marks that this picture has, with their meanings."""
+        y = self.height - 14
+        dots = f'<line x1="0" x2="22" y1="{y - 4}" y2="{y - 4}" stroke="currentColor" stroke-width="2.5" '
+        dots += 'stroke-dasharray="0.1 5.5" stroke-linecap="round"/>'
+        hatched = f'<rect y="{y - 9}" width="22" height="11" fill="url(#{self.key}t)" '
+        hatched += 'stroke="currentColor" stroke-width="0.8"/>'
+        arrow = f'<path d="M0,{y - 4}h22" stroke="currentColor" stroke-width="1.5" '
+        arrow += f'marker-end="url(#{self.key}a)"/>'
+        lost = f'<g color="{WARNING}" fill="none" stroke="{WARNING}" stroke-width="2">'
+        lost += f'<path d="M0,{y - 4}h15" stroke-dasharray="4 3"/><circle cx="18" cy="{y - 4}" r="3.5"/></g>'
+        bracket = f'<path d="M0,{y - 7}v4h22v-4" fill="none" stroke="{colour(0)}" stroke-width="2"/>'
+        is_lost = any(message.arrived_s is None for message in self.messages)
+        entries = [
+            (True, f'<rect y="{y - 9}" width="22" height="11" fill="{colour(0)}"/>', "computes"),
+            (True, dots, "waits"),
+            (True, hatched, "transfers"),
+            (bool(self.messages), arrow, "message (dashed: nobody asks for it yet)"),
+            (is_lost, lost, "message that nobody received"),
+            (any(self.brackets.values()), bracket, "request, from its start to its wait"),
+            (
+                bool(self.trace.collectives),
+                f'<path d="M14,{y - 10}l5,5l-5,5l-5,-5z"/>',
+                "arrives in a collective",
+            ),
+        ]
+        x = 8.0
+        for is_used, mark, words in entries:
+            if is_used:
+                yield f'<g transform="translate({x:.0f} 0)">{mark}<text x="28" y="{y}">{words}</text></g>'
+                x += 28 + CHARACTER * len(words) + 16
+        yield "</g>"
+
+
+def never_ended(event: Event | None) -> bool:
+    """Return whether a call has not ended, or has ended with an error."""
+    return event is not None and (event.end_s is None or event.has_failed)
+
+
+def _message_text(bundle: Bundle) -> str:
+    """Return what an arrow stands for."""
+    first = bundle.messages[0]
+    assert first.send is not None
+    if len(bundle.messages) > 1:
+        link = f"from rank {first.source} to rank {first.dest}"
+        return f"{len(bundle.messages)} messages {link}, {approx_size(bundle.nbytes)}"
+    size = f", {approx_size(first.nbytes)}" if first.nbytes >= 0 else ""
+    values = values_text(first.send)
+    text = f"rank {first.source} → rank {first.dest}, tag {first.tag}{size}; {first.send.line}"
+    if first.arrived_s is None:
+        text += "; no rank has received it"
+    return f"{text}; {values}" if values else text
+
+
+def _times(trace: Trace, spans: dict[int, list[Span]]) -> Iterator[float]:
+    """Yield the times that a picture keeps apart."""
+    yield from (trace.begin_s, trace.end_s)
+    for found in spans.values():
+        for span in found:
+            yield from (span.begin_s, span.end_s)
+    for log in trace.logs.values():
+        for event in log.events:
+            if event.kind in (*RECEIVING, *COLLECTIVES, Kind.START_SEND):
+                yield event.begin_s
+    for message in trace.messages:
+        yield from (time_s for time_s in (message.left_s, message.arrived_s) if time_s is not None)
+
+
+def _brackets(trace: Trace, rank: int, axis: Axis) -> list[Bracket]:
+    """Return the requests of a rank, in rows so that no two overlap; those of too many rows are left out."""
+    events: Sequence[Event] = trace.logs[rank].events
+    ends = {event.request: event for event in events if event.kind in (Kind.COMPLETE, Kind.CANCELLED)}
+    free_from: list[float] = []
+    brackets = []
+    for event in events:
+        is_start = event.kind in (Kind.START_SEND, Kind.START_RECEIVE, Kind.START_COLLECTIVE)
+        if not is_start or not event.request:
+            continue
+        end = ends.get(event.request)
+        left = axis.x(event.begin_s)
+        right = axis.x(trace.end_of(rank) if end is None else end.begin_s)
+        row = next((row for row, place in enumerate(free_from) if place < left), len(free_from))
+        if row >= MOST_REQUEST_ROWS or (end is not None and right - left < LEAST_WIDTH):
+            continue
+        free_from[row : row + 1] = [right + 3]
+        brackets.append(Bracket(event, end, row))
+    return brackets

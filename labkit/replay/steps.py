@@ -1,0 +1,99 @@
+"""The steps of a replay: each begin and end of a call, with what the ranks do and hold then."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from labkit.replay.picture import Picture
+from labkit.replay.words import COLLECTIVES, RECEIVING, SENDING, event_text, values_text
+from labkit.units import approx_size, approx_time
+from mpiwatch.trace import Event, Kind, Trace
+
+MOST_STEPS = 1000
+BLOCKING = Kind.SEND, Kind.RECEIVE, Kind.COLLECTIVE, Kind.WAIT, Kind.PROBE
+
+
+class Change(NamedTuple):
+    """What changes at a time on a rank: where it is, what it does, and what a buffer holds from now on."""
+
+    time_s: float
+    rank: int
+    line: int  # in the cell; 0 if it is elsewhere
+    text: str
+    values: str
+
+
+def line_in_cell(line: str) -> int:
+    """Return the number of the cell's line that made a call; 0 if no line of the cell is named."""
+    match = re.match(r"cell line (\d+)", line)
+    return int(match[1]) if match else 0
+
+
+def changes(trace: Trace) -> list[Change]:
+    """Return what changes, in the order of the times."""
+    found = [change for log in trace.logs.values() for event in log.events for change in _of_event(event)]
+    return sorted(found, key=lambda change: change.time_s)
+
+
+def _of_event(event: Event) -> Iterator[Change]:
+    line, text = line_in_cell(event.line), event_text(event)
+    values = values_text(event)
+    if event.kind in (Kind.COMPLETE, Kind.CANCELLED):
+        if event.end_s is not None:
+            yield Change(event.end_s, event.rank, line, f"{event.operation}: the request is complete", values)
+        return
+    if event.kind not in BLOCKING:
+        words = f"starts {text}"
+        yield Change(event.begin_s, event.rank, line, words, values)
+        return
+    sends = event.kind in SENDING
+    yield Change(event.begin_s, event.rank, line, f"in {text}", values if sends else "")
+    if event.end_s is not None and not event.has_failed:
+        held = values if event.kind in (*RECEIVING, *COLLECTIVES) else ""
+        yield Change(event.end_s, event.rank, line, f"computes, after {text}", held)
+    elif event.end_s is not None:
+        yield Change(event.end_s, event.rank, line, f"{text} never ended", "")
+
+
+def data_for_script(picture: Picture, source: str) -> dict[str, Any]:
+    """Return what the script needs to show each step: plain data, for JSON.
+
+    `source`: the text of the cell.
+    """
+    trace = picture.trace
+    found = changes(trace)
+    left_out = max(0, len(found) - MOST_STEPS)
+    texts: dict[str, int] = {}
+    steps = []
+    for change in found[:MOST_STEPS]:
+        text = texts.setdefault(change.text, len(texts))
+        values = texts.setdefault(change.values, len(texts)) if change.values else -1
+        place = round(picture.axis.x(change.time_s), 1)
+        steps.append(
+            [place, change.rank, change.line, text, values, approx_time(change.time_s - trace.begin_s)]
+        )
+    times = [change.time_s for change in found[:MOST_STEPS]]
+    return {
+        "size": trace.size,
+        "source": source.splitlines() if any(change.line for change in found) else [],
+        "texts": list(texts),
+        "steps": steps,
+        "messages": list(_under_way(picture, times)),
+        "left_out": left_out,
+    }
+
+
+def _under_way(picture: Picture, times: list[float]) -> Iterator[list[Any]]:
+    """Yield each message with the first and the last step at which it is under way; -1: to the end."""
+    for message in picture.messages:
+        if message.left_s is None or not times or message.left_s > times[-1]:
+            continue
+        first = next(index for index, time_s in enumerate(times) if time_s >= message.left_s)
+        last = -1
+        if message.arrived_s is not None and message.arrived_s <= times[-1]:
+            last = next(index for index, time_s in enumerate(times) if time_s >= message.arrived_s)
+        size = approx_size(message.nbytes) if message.nbytes >= 0 else "an object"
+        asked = "" if message.asked_s is not None else ", which nobody has asked for"
+        yield [first, last, f"{message.source} → {message.dest}: {size}, tag {message.tag}{asked}"]

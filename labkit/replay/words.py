@@ -1,0 +1,246 @@
+"""A recording in words: what cost the time, the traffic of each rank, and all events as a list."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+from labkit.text import counted, ranks_phrase
+from labkit.units import approx_size, approx_time
+from mpiwatch.trace import EVENTS, Event, Kind, Message, Span, Trace
+
+LEAST_PART = 0.1  # of the time: what takes less did not cost the time
+SLOW_FACTOR = 3.0  # a link is slow if it takes so much longer for a byte than the others
+LEAST_BYTES = 1 << 12  # of a message whose time says something about its link
+LEAST_MESSAGES = 2  # on a link that is called slow
+MOST_LINES = 400  # of the list of events
+SENDING = Kind.SEND, Kind.START_SEND
+RECEIVING = Kind.RECEIVE, Kind.START_RECEIVE
+COLLECTIVES = Kind.COLLECTIVE, Kind.START_COLLECTIVE
+
+
+class Cause(NamedTuple):
+    """Waits of ranks for the same ranks in calls of one name: how long, and the time that they cost."""
+
+    waiting: tuple[int, ...]
+    total_s: float
+    spans: list[Span]
+
+
+def short_line(line: str) -> str:
+    """Return a line's place without its text: "line 7", "cell [3] line 4", "ring.py line 4"."""
+    place = line.rsplit(" via ", maxsplit=1)[-1].partition(": `")[0]
+    return place.removeprefix("cell ") if place.startswith("cell line ") else place
+
+
+def cost_sentence(trace: Trace) -> str:
+    """Return one sentence that says what took the time."""
+    spans = {rank: trace.spans(rank) for rank in trace.logs}
+    duration_s = trace.end_s - trace.begin_s
+    most_s = {"wait": 0.0, "transfer": 0.0}  # of one rank
+    computed_s = 0.0  # of all ranks together
+    for of_rank in spans.values():
+        for what, seconds in most_s.items():
+            most_s[what] = max(seconds, _total_s(of_rank, what))
+        computed_s += _total_s(of_rank, "compute")
+    slow = _slow_link(trace)
+    causes = _causes(spans)
+    if slow and most_s["wait"] + most_s["transfer"] > LEAST_PART * duration_s:
+        return slow
+    if causes and most_s["wait"] >= max(most_s["transfer"] / 2, LEAST_PART * duration_s):
+        return _wait_sentence(trace, spans, *causes[0])
+    if most_s["transfer"] > LEAST_PART * duration_s:
+        return _transfer_sentence(trace, most_s["transfer"], duration_s)
+    percent = round(100 * computed_s / max(len(spans) * duration_s, 1e-12))
+    return f"The ranks computed during {percent} % of the {approx_time(duration_s)}, and waited little."
+
+
+def _total_s(spans: Sequence[Span], what: str) -> float:
+    """Return how long a rank computed, waited or transferred."""
+    return sum(span.end_s - span.begin_s for span in spans if span.what == what)
+
+
+def _causes(spans: dict[int, list[Span]]) -> list[tuple[tuple[tuple[int, ...], str], Cause]]:
+    """Return for which ranks others waited, in which calls, the longest wait first."""
+    waits: dict[tuple[tuple[int, ...], str], list[Span]] = defaultdict(list)
+    for of_rank in spans.values():
+        for span in of_rank:
+            if span.what == "wait" and span.event is not None and span.awaited:
+                waits[span.awaited, span.event.operation].append(span)
+    causes = {}
+    for key, found in waits.items():
+        ranks = tuple(sorted({span.event.rank for span in found if span.event is not None}))
+        total_s = sum(span.end_s - span.begin_s for span in found)
+        causes[key] = Cause(ranks, total_s, found)
+    return sorted(causes.items(), key=lambda item: -item[1].total_s)
+
+
+def _wait_sentence(
+    trace: Trace, spans: dict[int, list[Span]], key: tuple[tuple[int, ...], str], cause: Cause
+) -> str:
+    """Return the sentence for ranks that waited for another one."""
+    awaited, operation = key
+    longest = max(cause.spans, key=lambda span: span.end_s - span.begin_s)
+    assert longest.event is not None
+    place = short_line(longest.event.line)
+    where = f"{operation} ({place})" if place else operation
+    waiting = ranks_phrase(cause.waiting)
+    longest_s = longest.end_s - longest.begin_s
+    if longest.event.end_s is None or longest.event.has_failed:
+        return f"{waiting} waited in {where} for {ranks_phrase(awaited)}, and the wait never ended."
+    busy_s = _computed_s(spans.get(awaited[0], []), longest.begin_s, longest.end_s)
+    if busy_s > longest_s / 2:
+        computed = f"{ranks_phrase(awaited)} computed {approx_time(busy_s)}"
+        return f"{computed} while {waiting} waited for it in {where}."
+    return (
+        f"{waiting} waited up to {approx_time(longest_s)} for {ranks_phrase(awaited)} in {where}, "
+        f"which itself waited or sent to others meanwhile."
+    )
+
+
+def _computed_s(spans: Sequence[Span], begin_s: float, end_s: float) -> float:
+    """Return how long a rank computed between two times."""
+    parts = (min(span.end_s, end_s) - max(span.begin_s, begin_s) for span in spans if span.what == "compute")
+    return sum(part for part in parts if part > 0)
+
+
+def transfer_s(message: Message) -> float | None:
+    """Return how long a message took once both ranks were there; None if that is not known."""
+    if message.send is None or message.arrived_s is None or message.asked_s is None:
+        return None
+    return message.arrived_s - max(message.send.begin_s, message.asked_s)
+
+
+def _slow_link(trace: Trace) -> str:
+    """Return a sentence about a link on which a byte takes much longer than on the others; else nothing."""
+    times: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for message in trace.messages:
+        seconds = transfer_s(message)
+        if seconds is not None and message.nbytes >= LEAST_BYTES and message.source != message.dest:
+            times[message.source, message.dest].append(seconds / message.nbytes)
+    medians = {link: median(found) for link, found in times.items() if len(found) >= LEAST_MESSAGES}
+    if len(medians) < 3:
+        return ""
+    slowest = max(medians, key=medians.__getitem__)
+    others = [seconds for link, seconds in medians.items() if set(link) != set(slowest)]
+    if not others or medians[slowest] < SLOW_FACTOR * max(others):
+        return ""
+    source, dest = slowest
+    sizes = [m.nbytes for m in trace.messages if (m.source, m.dest) == slowest]
+    factor = medians[slowest] / max(median(others), 1e-15)
+    return (
+        f"The {counted(len(sizes), 'message')} from rank {source} to rank {dest} took about "
+        f"{factor:.0f} times as long for each byte as those between other ranks: a slow link."
+    )
+
+
+def _transfer_sentence(trace: Trace, transfer: float, duration_s: float) -> str:
+    """Return the sentence for ranks that spent their time in transfers."""
+    nbytes = sum(max(0, message.nbytes) for message in trace.messages)
+    percent = round(100 * transfer / max(duration_s, 1e-12))
+    kinds = counted(len(trace.messages), "message")
+    if trace.collectives:
+        kinds += f" and {counted(len(trace.collectives), 'collective')}"
+    took = f"Transfers took up to {percent} % of the {approx_time(duration_s)}"
+    return f"{took}: {kinds}, {approx_size(nbytes)} in messages."
+
+
+def traffic_rows(trace: Trace) -> list[tuple[str, ...]]:
+    """Return the rows of the table of traffic, with its head: messages and bytes by rank, as counted."""
+    rows: list[tuple[str, ...]] = [
+        (
+            "",
+            "messages sent",
+            "bytes sent",
+            "messages received",
+            "bytes received",
+            "computed",
+            "waited",
+            "transferred",
+        )
+    ]
+    for rank in range(trace.size):
+        sent = [m for m in trace.messages if m.source == rank and m.send is not None]
+        received = [m for m in trace.messages if m.dest == rank and m.arrived_s is not None]
+        spans = trace.spans(rank) if rank in trace.logs else []
+        times = (approx_time(_total_s(spans, what)) for what in ("compute", "wait", "transfer"))
+        rows.append((f"rank {rank}", *_counts(sent), *_counts(received), *times))
+    return rows
+
+
+def _counts(messages: Sequence[Message]) -> tuple[str, str]:
+    return str(len(messages)), f"{sum(max(0, message.nbytes) for message in messages):,}"
+
+
+def event_text(event: Event) -> str:
+    """Return what a call is: `Send to rank 1, tag 3, 80 bytes`."""
+    parts = [event.operation]
+    if event.kind in SENDING:
+        parts.append(f" to rank {event.peer}")
+    elif event.peer >= 0:
+        parts.append(f" from rank {event.peer}")
+    elif event.kind in (*RECEIVING, Kind.PROBE):
+        parts.append(" from any rank")
+    if event.tag > 0:
+        parts.append(f", tag {event.tag}")
+    if event.root >= 0:
+        parts.append(f", root {event.root}")
+    if event.nbytes >= 0:
+        parts.append(f", {approx_size(event.nbytes)}")
+    return "".join(parts)
+
+
+def values_text(event: Event) -> str:
+    """Return the first values of the buffer of a call."""
+    values = event.values
+    if values is None:
+        return ""
+    if values.text:
+        return values.text
+    shown = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in values.first[:8]]
+    if values.items > len(shown):
+        shown.append(f"… {values.items} values")
+    return f"[{', '.join(shown)}]"
+
+
+def event_lines(trace: Trace) -> list[str]:
+    """Return all events as text, in the order of their times."""
+    events = sorted(
+        (event for log in trace.logs.values() for event in log.events), key=lambda event: event.begin_s
+    )
+    lines = []
+    for event in events[:MOST_LINES]:
+        at = approx_time(event.begin_s - trace.begin_s)
+        if event.kind is Kind.COMPLETE:
+            text = f"completes the request of call {event.request}"
+        elif event.end_s is None or event.has_failed:
+            text = f"{event_text(event)}: did not end"
+        else:
+            text = f"{event_text(event)}, for {approx_time(event.end_s - event.begin_s)}"
+        place = f" at {event.line}" if event.line else ""
+        lines.append(f"{at}: rank {event.rank}: {text}{place}")
+    if len(events) > MOST_LINES:
+        lines.append(f"… and {len(events) - MOST_LINES} more events")
+    return lines
+
+
+def notes(trace: Trace) -> list[str]:
+    """Return sentences about the recording itself: what it cost, what is missing, how exact its times are."""
+    duration_s = max(trace.end_s - trace.begin_s, 1e-12)
+    own_s = max((log.own_s for log in trace.logs.values()), default=0.0)
+    percent = f"{100 * own_s / duration_s:.1f} %"
+    texts = [
+        f"Recording took {approx_time(own_s)} of {approx_time(duration_s)} ({percent}), on the rank where it "
+        "took longest. The picture shows the order of this one run; another run may differ."
+    ]
+    for rank, lost in trace.lost.items():
+        texts.append(f"Rank {rank}: recording stopped after {EVENTS:,} events; {lost:,} are missing.")
+    if trace.missing_ranks:
+        texts.append(f"There is no recording of {ranks_phrase(trace.missing_ranks)}.")
+    if trace.clock_error_s > 0:
+        texts.append(
+            f"Times of ranks on different machines may differ by {approx_time(trace.clock_error_s)}."
+        )
+    return texts

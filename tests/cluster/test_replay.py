@@ -1,0 +1,95 @@
+"""`%%replay` on real engines: it shows what the ranks did, also if the cell hangs, fails or ends a rank."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from mpiwatch.processes import FLIGHT_RECORDER
+from tests.cluster_fixtures import Kernel, World
+
+pytestmark = pytest.mark.clusters
+
+CONNECT = "from labkit.cluster import connect\nrc = connect(4, deadline_s=2)"
+RING = """
+# each rank sends once
+got = np.empty(3)
+request = comm.Irecv(got, (rank - 1) % size)
+comm.Send(np.full(3, float(rank)), (rank + 1) % size)
+request.Wait()
+print(got[0])
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    world = World(tmp_path_factory.mktemp("replay") / "ipython")
+    kernel = Kernel(world)
+    assert "4 ranks" in kernel.run(CONNECT)
+    yield kernel
+    kernel.end()
+    world.wait_until_empty()
+
+
+def html(kernel: Kernel) -> str:
+    """Return the replay that the last cell has shown."""
+    (shown,) = (output for output in kernel.saved_outputs() if "text/html" in output.get("data", {}))
+    text: str = shown["data"]["text/html"]
+    return text
+
+
+def recordings() -> list[str]:
+    return glob.glob(f"/dev/shm/{FLIGHT_RECORDER}*-recording-*")
+
+
+def test_a_cell_prints_what_it_prints_and_shows_its_messages(shared: Kernel) -> None:
+    said = shared.run(f"# a comment above\n%%replay{RING}")
+    assert [f"[stdout:{rank}] {(rank - 1) % 4}.0" in said for rank in range(4)] == [True] * 4, said
+    page = html(shared)
+    assert page.count('class="message"') == 4 and "line 6 Send" in page
+    assert "rank 3  " in said and "Send to rank 0, 24 B" in said
+    assert recordings() == []
+    said = shared.run("%px print(comm.allreduce(1))")  # and the ranks record no more
+    assert said.count("4") == 4 + 0 * len(said), said
+    assert "<svg" not in said
+
+
+def test_a_deadlock_is_drawn_to_its_end_with_the_words_of_its_report(shared: Kernel) -> None:
+    said = shared.run("%%replay\ncomm.Ssend(np.ones(1), (rank + 1) % size)")
+    assert "CellHung" in said or "HangError" in said
+    page = html(shared)
+    assert page.count('class="lost"') == 4 and page.count("still waiting for rank") == 4
+    assert "wait for each other in a circle" in page and "Use Sendrecv" not in re.sub("<[^>]+>", "", page)[:50]
+    assert "0.0" in shared.run(f"%%replay{RING}")  # the ranks go on
+
+
+def test_a_rank_that_never_comes_is_drawn(shared: Kernel) -> None:
+    shared.run("%%replay\nif rank != 2:\n    comm.Barrier()")
+    assert "rank 2 never came" in html(shared)
+
+
+def test_a_cell_that_raises_an_error_is_drawn_and_raises_it(shared: Kernel) -> None:
+    said = shared.run("%%replay\ncomm.Barrier()\nif rank == 1:\n    1 / 0")
+    assert "ZeroDivisionError on rank 1" in said
+    assert "ZeroDivisionError on rank 1" in html(shared) and "Barrier" in html(shared)
+
+
+def test_a_schedule_of_the_lab_is_drawn_with_the_cells_line(shared: Kernel) -> None:
+    shared.run(
+        "%%replay\nfrom labkit.comm import average_gradient\n"
+        "gradient = np.full(1000, float(rank), np.float32)\n"
+        "average_gradient(comm, gradient, algorithm='ring')"
+    )
+    page = html(shared)
+    assert page.count('class="message"') >= 24 and "line 4 Isend" in page, page[:3000]
+
+
+def test_ranks_that_die_leave_a_replay_and_no_file(shared: Kernel) -> None:
+    said = shared.run("%%replay\nimport os\ncomm.Barrier()\nif rank == 1:\n    os._exit(3)\ncomm.Barrier()")
+    assert "rank 1 called os._exit(3)" in said
+    assert "Barrier" in html(shared) and recordings() == []
+    assert "4 ranks" in shared.run(CONNECT)
+    assert "0.0" in shared.run(f"%%replay{RING}")

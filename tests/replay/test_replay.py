@@ -1,0 +1,237 @@
+"""Replays as pictures, words and steps: functions of a recording, without MPI."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import pytest
+
+from labkit.replay.axis import Axis
+from labkit.replay.page import MOST_BYTES, Replay
+from labkit.replay.picture import WIDEST, Picture
+from labkit.replay.steps import data_for_script, line_in_cell
+from labkit.replay.words import cost_sentence, event_lines, notes, short_line, traffic_rows
+from mpiwatch.trace import Trace, merge
+from tests.replay.recordings import (
+    deadlock,
+    many,
+    missing_rank,
+    ranks,
+    ring,
+    slow_link,
+    straggler,
+    trace_of,
+)
+
+SVG = "{http://www.w3.org/2000/svg}"
+ALL = {
+    "ring": ring(),
+    "a rank": ring(1, 0),
+    "straggler": straggler(),
+    "deadlock": deadlock(),
+    "missing rank": missing_rank(),
+    "slow link": slow_link(),
+    "many": many(),
+    "nothing": trace_of(ranks(3)),
+}
+
+
+def drawn(trace: Trace) -> ElementTree.Element:
+    return ElementTree.fromstring(Picture(trace).svg())
+
+
+def words_in(picture: ElementTree.Element) -> list[str]:
+    return [text.text or "" for text in picture.iter(f"{SVG}text")]
+
+
+# Words
+
+
+def test_the_sentence_names_the_straggler_and_the_line() -> None:
+    expected = "rank 3 computed 80 ms while ranks 0–2 waited for it in Allreduce (line 9)."
+    assert cost_sentence(straggler()) == expected
+    assert cost_sentence(straggler(late=0)).startswith("rank 0 computed 80 ms while ranks 1–3 waited")
+
+
+def test_the_sentence_names_the_rank_for_which_one_other_waits() -> None:
+    assert cost_sentence(ring()) == "rank 3 computed 38 ms while rank 0 waited for it in Wait (line 7)."
+
+
+def test_the_sentence_names_a_slow_link() -> None:
+    said = cost_sentence(slow_link())
+    assert said.startswith("The 2 messages from rank 1 to rank 2 took about 10 times as long"), said
+    assert "rank 0 to rank 1" in cost_sentence(slow_link(slow=(0, 1)))
+
+
+def test_the_sentence_of_a_wait_that_never_ended_says_so() -> None:
+    assert cost_sentence(missing_rank()) == (
+        "ranks 0, 1, 3 waited in Barrier (line 9) for rank 2, and the wait never ended."
+    )
+
+
+def test_the_sentence_of_ranks_that_only_compute() -> None:
+    assert cost_sentence(trace_of(ranks(2))).startswith("The ranks computed during 100 %")
+
+
+def test_the_table_counts_messages_and_bytes_of_each_rank() -> None:
+    rows = traffic_rows(ring())
+    assert [row[:5] for row in rows[1:]] == [(f"rank {rank}", "1", "800", "1", "800") for rank in range(4)]
+
+
+def test_the_list_of_events_is_in_the_order_of_their_times() -> None:
+    lines = event_lines(ring())
+    assert len(lines) == 16 and lines[0].startswith("10 ms: rank 0: Irecv from rank 3")
+    times = [float(line.split(" ms")[0]) for line in lines]
+    assert times == sorted(times)
+
+
+def test_notes_say_what_is_missing() -> None:
+    those = ranks(3)
+    trace = merge([those[0].log(10, lost=1234), those[1].log(10)])
+    said = " ".join(notes(trace))
+    assert "Rank 0: recording stopped after 10,000 events; 1,234 are missing." in said
+    assert "There is no recording of rank 2." in said and "another run may differ" in said
+
+
+def test_lines_are_short_where_they_are_labels() -> None:
+    assert short_line("cell line 4: `comm.Send(x)`") == "line 4"
+    assert short_line("cell line 4: `ring(x)` via dist.py line 7: `comm.Send(x)`") == "dist.py line 7"
+    assert short_line("cell line 4: `ring(x)` via cell [3] line 2: `comm.Send(x)`") == "cell [3] line 2"
+    assert short_line("") == ""
+    assert line_in_cell("cell line 12: `x`") == 12 and line_in_cell("ring.py line 3: `x`") == 0
+
+
+# The axis
+
+
+def test_the_axis_is_to_scale_where_there_is_room() -> None:
+    axis = Axis([0.0, 1.0, 2.0, 4.0], 10.0, 400.0)
+    assert [axis.x(time) for time in (0, 1, 2, 4)] == pytest.approx([10, 110, 210, 410], abs=0.01)
+    assert not axis.is_stretched and axis.x(-1) == 10 and axis.x(99) == pytest.approx(410, abs=0.01)
+
+
+def test_the_axis_keeps_close_events_apart() -> None:
+    axis = Axis([0.0, 1e-6, 2e-6, 1.0], 0.0, 300.0)
+    assert axis.x(1e-6) == pytest.approx(9, abs=0.01) and axis.x(1.0) == pytest.approx(300, abs=0.01)
+    assert axis.is_stretched
+    places = [place for place, _ in axis.ticks()]
+    assert all(before < after for before, after in pairwise(places))
+
+
+# The picture
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_picture_is_well_formed_and_inside_its_frame(name: str) -> None:
+    picture = Picture(ALL[name])
+    root = ElementTree.fromstring(picture.svg())
+    assert picture.width <= WIDEST
+    assert root.get("aria-label")
+    for rect in root.iter(f"{SVG}rect"):
+        x = float(rect.get("x", 0)) if rect.get("x") != "" else 0.0
+        assert x >= 0 and x + float(rect.get("width", 0)) <= picture.width
+    ranks_drawn = [word for word in words_in(root) if re.fullmatch(r"rank \d+", word)]
+    assert ranks_drawn == [f"rank {rank}" for rank in range(ALL[name].size)]
+
+
+def test_each_message_has_an_arrow() -> None:
+    root = drawn(ring())
+    arrows = [group for group in root.iter(f"{SVG}g") if group.get("class") == "message"]
+    assert len(arrows) == 4
+    titles = [title.text or "" for group in arrows for title in group.iter(f"{SVG}title")]
+    assert {title.partition(",")[0] for title in titles} == {
+        f"rank {k} → rank {(k + 1) % 4}" for k in range(4)
+    }
+    # Rank 3 asks 40 ms after rank 2 has sent: that arrow is dashed until then.
+    dashed = [group for group in arrows if any(path.get("stroke-dasharray") for path in group)]
+    assert len(dashed) == 1
+
+
+def test_a_thicker_arrow_carries_more_bytes() -> None:
+    def width(nbytes: int) -> float:
+        those = ranks(2)
+        those[0].send(1, 1, 3, nbytes)
+        those[1].receive(0, 1, 3, nbytes)
+        (group,) = (each for each in drawn(trace_of(those)).iter(f"{SVG}g") if each.get("class") == "message")
+        return float(group.find(f"{SVG}path").get("stroke-width"))  # type: ignore[union-attr,arg-type]
+
+    assert width(8) < width(1 << 16) < width(1 << 23)
+
+
+def test_a_message_that_nobody_receives_ends_in_a_ring() -> None:
+    root = drawn(deadlock())
+    assert sum(group.get("class") == "lost" for group in root.iter(f"{SVG}g")) == 4
+    said = words_in(root)
+    assert "message that nobody received" in said
+    assert [word for word in said if word.startswith("✕")] == [
+        f"✕ still waiting for rank {(rank + 1) % 4}" for rank in range(4)
+    ]
+
+
+def test_a_collective_is_a_band_with_each_arrival() -> None:
+    root = drawn(straggler())
+    assert sum(path.get("class") == "arrival" for path in root.iter(f"{SVG}path")) == 4
+    assert words_in(root).count("waits for rank 3") == 3 and "Allreduce" in words_in(root)
+
+
+def test_a_rank_that_never_came_is_named() -> None:
+    root = drawn(missing_rank())
+    assert "rank 2 never came" in words_in(root)
+    assert sum(path.get("class") == "arrival" for path in root.iter(f"{SVG}path")) == 3
+
+
+def test_many_messages_are_bundled() -> None:
+    picture = Picture(many(8, 2000))
+    bundles = picture.bundles()
+    assert len(bundles) < len(picture.messages) > 150
+    assert sum(len(bundle.messages) for bundle in bundles) == len(picture.messages)
+
+
+def test_two_pictures_on_a_page_share_no_names() -> None:
+    assert Picture(ring()).key != Picture(straggler()).key and Picture(ring()).key == Picture(ring()).key
+
+
+# The page
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_page_is_small_and_complete_without_its_script(name: str) -> None:
+    html = Replay(ALL[name], "%%replay\ncomm.Barrier()")._repr_html_()
+    assert len(html.encode()) <= MOST_BYTES
+    static = html.partition("<script")[0]
+    assert "<svg" in static and "<table" in static and "<details>" in static
+
+
+def test_a_page_stays_below_its_limit_with_very_many_events() -> None:
+    html = Replay(many(8, 6_000), "")._repr_html_()
+    assert len(html.encode()) <= MOST_BYTES and "<svg" in html
+
+
+def test_a_failed_cell_shows_its_report_and_begins_with_its_last_step() -> None:
+    replay = Replay(deadlock(), "", "ranks 0 → 1 → 2 → 3 → 0 wait for each other.\n  rank 0 <waits>")
+    html = replay._repr_html_()
+    assert "<strong>ranks 0 → 1 → 2 → 3 → 0 wait for each other.</strong>" in html
+    assert "rank 0 &lt;waits&gt;" in html and '"start": 4' in html
+    assert repr(replay).startswith("ranks 0 → 1")
+
+
+def test_text_of_a_program_cannot_end_the_script() -> None:
+    html = Replay(ring(), "print('</script><b>')")._repr_html_()
+    assert html.count("</script>") == 2 and "<b>" not in html.partition("<script")[0]
+
+
+def test_steps_say_where_each_rank_is_what_it_holds_and_what_is_under_way() -> None:
+    data = data_for_script(Picture(ring()), "\n".join(f"line {number}" for number in range(1, 10)))
+    json.dumps(data)
+    places = [step[0] for step in data["steps"]]
+    assert places == sorted(places) and data["left_out"] == 0
+    first = data["steps"][0]
+    assert first[1:3] == [0, 4] and data["texts"][first[3]] == "starts Irecv from rank 3"
+    sent = next(step for step in data["steps"] if step[2] == 5)
+    assert data["texts"][sent[4]].startswith("[1, 1, 1")
+    assert len(data["messages"]) == 4
+    begin, end, text = data["messages"][0]
+    assert 0 < begin < end and text == "0 → 1: 800 B, tag 0"
