@@ -177,7 +177,7 @@ def test_without_a_clone_the_lab_starts_and_its_copies_run(
         terminal.expect_exact("my-notebooks: your own copies of the notebooks\r\n")
         terminal.expect(r"JupyterLab: (http://\S+/)lab/tree/my-notebooks/(\S+)\?token=(\w+)\r\n")
         url, opened, token = terminal.match.groups()
-        assert opened == FIRST
+        assert opened == "START.md"
         listed = Server(url, token).call("GET", "api/contents/my-notebooks")["content"]
         assert sorted(each["name"] for each in listed if each["type"] == "notebook") == NOTEBOOKS
     finally:

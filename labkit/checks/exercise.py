@@ -27,6 +27,7 @@ ORIGINALS = (PACKAGE / "originals" if (PACKAGE / "originals").is_dir() else PACK
 HEADING_FORM = "'### Exercise N.N · title' and, in the next line, stars and 'N minutes'"
 EXERCISE = re.compile(r"^### Exercise\b", re.MULTILINE)
 HEADING = re.compile(r"^### Exercise \S+ · (.+)\n(★+)☆* .*?(\d+) minutes", re.MULTILINE)
+NOT_CORE = re.compile(r"^★.* · (not on the core path|optional)$", re.MULTILINE)  # below a heading
 
 
 class Case(NamedTuple):
@@ -100,6 +101,8 @@ class Heading(NamedTuple):
     title: str
     difficulty: int  # 1 (a formula to type) … 5 (an idea to find)
     minutes: int
+    on_core_path: bool = True
+    link: str = ""  # from a notebook beside it to the cell with the task: JupyterLab scrolls to it
 
 
 @dataclass(frozen=True)
@@ -296,7 +299,9 @@ def headings(notebook: str) -> dict[str, Heading]:
                 match = HEADING.search(text)
                 if match is None:
                     raise HeadingError(f"{path}: expected {HEADING_FORM}, found {text[:80]!r}")
-                heading = Heading(match[1], len(match[2]), int(match[3]))
+                is_core = NOT_CORE.search(text) is None
+                link = f"{path.name}#cell-id={cell.get('id', '')}"
+                heading = Heading(match[1], len(match[2]), int(match[3]), is_core, link)
             elif heading and "exercise" in cell["metadata"].get("tags", ()):
                 for name in re.findall(r"^def (\w+)", text, re.MULTILINE):
                     found.setdefault(name, heading)

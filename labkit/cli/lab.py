@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
-import secrets
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -20,11 +21,12 @@ import psutil
 from labkit import fonts
 from labkit.checks.exercise import ORIGINALS
 from labkit.children import start_child
-from labkit.cli import UNUSED
+from labkit.cli import UNUSED, server_secrets
 from labkit.cli.course import RECORD
 from labkit.cli.inputs import MOST_RANKS, Finite, InputError, Place, Whole, one_line
 from labkit.cli.ranks import HOSTS, hosts_option, ignore_signals, stop_at_signals
 from labkit.cluster import PROFILE, RANKS
+from labkit.exercises import record, start_page
 
 STANDSTILL_S = 60.0  # JupyterLab has failed if it has neither computed nor written for so long
 FIRST_LINE_S = 20.0  # until a line says what this command waits for; each further line after twice the time
@@ -37,20 +39,24 @@ JUPYTERLAB = f"import sys; sys.modules[{UNUSED!r}] = None; from jupyterlab.labap
 
 
 class JupyterLab:
-    """A JupyterLab that serves the current folder and opens a notebook in it. It ends with the `with` block.
+    """A JupyterLab that serves the current folder and opens a file in it. It ends with the `with` block.
 
     It has a runtime folder of its own, for its log, connection files and the kernels' sockets. The folder is
     removed afterwards; if JupyterLab fails, the log stays.
     """
 
-    def __init__(self, notebook: Path) -> None:
+    def __init__(self, first: Path) -> None:
         # Below /tmp, because a socket's path has at most 103 bytes on macOS, and other folders are too deep.
         place = "/tmp" if os.access("/tmp", os.W_OK) else None
         self._folder = folder = Path(tempfile.mkdtemp(prefix="labkit-lab-", dir=place))
         self.log = folder / LOG
-        self._path = f"lab/tree/{notebook.as_posix()}"
-        self._token = secrets.token_hex(24)
+        self._path = f"lab/tree/{first.as_posix()}"
+        kept = server_secrets.obtain()
+        self._token = kept.token
         options = [*transport(folder), "--ServerApp.log_level=WARN", "--LabApp.log_level=WARN"]
+        options += [f"--ServerApp.port={kept.port}", *export_options()]
+        if kept.cookie_secret_file is not None:
+            options.append(f"--ServerApp.cookie_secret_file={kept.cookie_secret_file}")
         options += [f"--ServerApp.root_dir={Path.cwd()}", f"--LabApp.default_url=/{self._path}"]
         if os.geteuid() == 0:
             options.append("--allow-root")
@@ -84,7 +90,7 @@ class JupyterLab:
         return status is None
 
     def wait_until_it_serves(self, limit_s: float | None = None) -> str:
-        """Return the address of the notebook, once the server listens.
+        """Return the address of the first page, once the server listens.
 
         Without a limit, wait as long as JupyterLab makes progress. Raise ClickException if it ends or stands
         still, or at the limit.
@@ -97,6 +103,7 @@ class JupyterLab:
                     socket.create_connection((server["hostname"], server["port"])).close()
                 except (OSError, ValueError):  # the file is being written, or the server does not listen yet
                     continue
+                server_secrets.keep(self._token, server["port"])
                 return f"{server['url']}{self._path}?token={self._token}"
             time.sleep(POLL_S)
             progress.look()
@@ -177,6 +184,21 @@ def transport(folder: Path) -> list[str]:
     return ["--KernelManager.transport=ipc"]
 
 
+def export_options() -> list[str]:
+    """Return options that take formats which cannot work here out of *Save and Export Notebook As*.
+
+    Some need pandoc or TeX, PDF by a browser needs Playwright, and the notebooks are no slides.
+    """
+    refused = ["SlidesExporter", "QtPDFExporter", "QtPNGExporter"]
+    if shutil.which("pandoc") is None:
+        refused += ["ASCIIDocExporter", "LatexExporter", "RSTExporter"]  # and PDF, which is made from LaTeX
+    if shutil.which("pandoc") is None or shutil.which("xelatex") is None:
+        refused.append("PDFExporter")
+    if importlib.util.find_spec("playwright") is None:
+        refused.append("WebPDFExporter")
+    return [f"--{name}.enabled=False" for name in refused]
+
+
 COPIES = Path("my-notebooks")
 FIRST = "00_meet_the_cluster.ipynb"
 
@@ -199,6 +221,7 @@ FIRST = "00_meet_the_cluster.ipynb"
 )
 @hosts_option
 @click.option("--copy-only", is_flag=True, help="Update your copies of the notebooks, and start nothing.")
+@click.option("--page-only", is_flag=True, hidden=True)  # write the start page anew
 @click.option(
     "--timeout",
     "timeout_s",
@@ -206,8 +229,16 @@ FIRST = "00_meet_the_cluster.ipynb"
     metavar="S",
     help="Seconds that JupyterLab may take to start. [default: as long as it makes progress]",
 )
-def command(ranks: int | None, folder: Path, copy_only: bool, timeout_s: float | None) -> None:
-    """Open JupyterLab on the first notebook. Each notebook starts its own ranks. Ctrl-C ends all of it."""
+def command(
+    ranks: int | None, folder: Path, copy_only: bool, page_only: bool, timeout_s: float | None
+) -> None:
+    """Open JupyterLab on a page that lists the notebooks and what you have done. Ctrl-C ends all of it.
+
+    Each notebook starts its own ranks. In another folder than your own copies, open the notebook saved last.
+    """
+    if page_only:
+        write_page(folder)
+        return
     if copy_only:
         _prepare(folder)
         return
@@ -215,7 +246,7 @@ def command(ranks: int | None, folder: Path, copy_only: bool, timeout_s: float |
     _let_notebooks_know(ranks)
     _prepare_elsewhere(folder)
     click.echo("Starting JupyterLab …")
-    with JupyterLab(last_used(folder)) as lab:
+    with JupyterLab(first_to_open(folder)) as lab:
         try:
             address = lab.wait_until_it_serves(timeout_s)
             settings = [f"{name}={os.environ[name]}" for name in (RANKS, PROFILE) if os.environ.get(name)]
@@ -225,7 +256,7 @@ def command(ranks: int | None, folder: Path, copy_only: bool, timeout_s: float |
                 f"Each notebook starts its ranks in its cell with connect(){for_notebooks}.\n"
                 f"Ctrl-C ends JupyterLab and the ranks."
             )
-            _wait_for_an_end(lab)
+            _wait_for_an_end(lab, folder)
         finally:
             ignore_signals()
             click.echo("Stopping …")
@@ -278,9 +309,24 @@ def _prepare(folder: Path) -> None:
                 f"Start in a folder that you may write to and that has room for them."
             ) from error
         click.echo("".join(f"{line}\n" for line in lines), nl=False)
+        write_page(COPIES)
     fonts.hand_out()
     if not (folder / FIRST).exists():
         raise InputError(f"{folder} has no {FIRST}. Give the folder of the notebooks, or leave --folder out.")
+
+
+def write_page(folder: Path) -> None:
+    """Write the start page, as far as that is possible: the notebooks work without it."""
+    from labkit.checks.exercise import HeadingError  # noqa: PLC0415
+
+    with suppress(OSError, HeadingError):
+        start_page.write(folder)
+
+
+def first_to_open(folder: Path) -> Path:
+    """Return the start page of a student's copies; without one, the notebook that was saved last."""
+    page = folder / start_page.NAME
+    return page if folder == COPIES and page.exists() else last_used(folder)
 
 
 def last_used(folder: Path) -> Path:
@@ -291,8 +337,26 @@ def last_used(folder: Path) -> Path:
     return saved[max(saved)] if max(saved) > made_at else folder / FIRST
 
 
-def _wait_for_an_end(lab: JupyterLab) -> None:
-    """Wait until JupyterLab ends (File > Shut Down), or `make` if `make` started this command."""
+def _wait_for_an_end(lab: JupyterLab, folder: Path) -> None:
+    """Wait until JupyterLab ends (File > Shut Down), or `make` if `make` started this command.
+
+    Meanwhile, write the start page anew whenever a check has noted what was done.
+    """
     parent = os.getppid()
+    noted = changed_ns(record.path())
     while lab.is_running() and ("MAKELEVEL" not in os.environ or os.getppid() == parent):
         time.sleep(END_POLL_S)
+        now = changed_ns(record.path())
+        if now != noted and (folder / start_page.NAME).exists():
+            # In a process of its own: this one stays small for the hours that it runs.
+            words = ["-P", "-m", "labkit", "lab", "--page-only", f"--folder={folder}"]
+            subprocess.run([sys.executable, *words], check=False, capture_output=True)
+        noted = now
+
+
+def changed_ns(path: Path) -> int:
+    """Return when a file was changed; 0 if there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -74,11 +74,14 @@ class Lab:
 
 @contextmanager
 def a_lab(folder: Path) -> Iterator[Lab]:
-    """Run `labkit lab` in a folder of its own, with settings, state and sockets in `folder`, too."""
+    """Run `labkit lab` in a folder of its own, with settings, state and sockets in `folder`, too.
+
+    What is there from an earlier call stays.
+    """
     folder.mkdir(exist_ok=True)
     home = folder / "home"
     work = folder / "lab"
-    work.mkdir()
+    work.mkdir(exist_ok=True)
     env = {
         **os.environ,
         "HOME": str(home),
@@ -86,9 +89,11 @@ def a_lab(folder: Path) -> Iterator[Lab]:
         "JUPYTER_CONFIG_DIR": str(home / "config"),
         "JUPYTER_DATA_DIR": str(home / "data"),
         "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+        "LABKIT_PROGRESS": str(folder / "progress.json"),
     }
     env.pop("IPP_NONINTERACTIVE", None)  # a student's `%%px`, not that of tests
-    (home / "config").mkdir(parents=True)
+    env.pop("XDG_STATE_HOME", None)
+    (home / "config").mkdir(parents=True, exist_ok=True)
     (home / "config" / "jupyter_lab_config.py").write_text("c.LabApp.expose_app_in_browser = True\n")
     output = folder / "output"
     with output.open("w") as file:

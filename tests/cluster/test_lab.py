@@ -31,7 +31,7 @@ TERMINAL = """\
 my-notebooks: your own copies of the notebooks
 Starting JupyterLab …
 (JupyterLab is still loading [^\n]*
-)*JupyterLab: (?P<server>http://\\S+/)lab/tree/my-notebooks/00_meet_the_cluster.ipynb\\?token=(?P<token>\\w+)
+)*JupyterLab: (?P<server>http://\\S+/)lab/tree/my-notebooks/START.md\\?token=(?P<token>\\w+)
 Its log: (?P<log>\\S+)
 Each notebook starts its ranks in its cell with connect\\(\\) \\(LABKIT_RANKS=2\\).
 Ctrl-C ends JupyterLab and the ranks.

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from labkit.cluster import clusters
+from labkit.text import ranks_phrase
 from tests.cluster_fixtures import a_kernel, a_world, wait_until
 
 pytestmark = pytest.mark.clusters
@@ -58,9 +59,9 @@ def test_a_cluster_that_fails_affects_no_other(tmp_path: Path) -> None:
         assert re.search(r"rank 1 sent itself SIGKILL at cell line 4", report), report
         end.touch()
         for kernel, cell in zip(others, adding, strict=True):
-            assert (said := kernel.finish(cell)) == f"[ranks 0–{RANKS - 1}] wrong: 0\n", said
+            assert (said := kernel.finish(cell)) == f"[{ranks_phrase(range(RANKS))}] wrong: 0\n", said
         said = stuck.run("%%px\nprint('sum', comm.allreduce(rank))")
-        assert said == f"[ranks 0–{RANKS - 1}] sum {sum(range(RANKS))}\n"
+        assert said == f"[{ranks_phrase(range(RANKS))}] sum {sum(range(RANKS))}\n"
         for kernel in (stuck, rank_killed, *others):
             kernel.manager.shutdown_kernel()
         for world in worlds:

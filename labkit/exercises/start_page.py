@@ -1,0 +1,139 @@
+"""The page that `labkit lab` opens: the notebooks in their order, what is done, and where to go on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+
+from labkit.checks.exercise import ORIGINALS, Exercise
+from labkit.exercises.record import Progress, progress
+from labkit.files import atomic_write
+
+NAME = "START.md"
+CORE = "00", "01", "03", "04", "05", "06"
+CLOSES_CORE = "11"
+SENTENCES = {
+    "00": "Meet ranks, `%%px`, messages and collectives, and read the report of a hang.",
+    "01": "Write an MLP's gradient, check it, and train on all ranks.",
+    "02": "Write convolution, pooling and batch norm.",
+    "03": "Decide which rank trains on which samples, and see what a bad choice costs.",
+    "04": "Average gradients by all-gather, root and tree, and predict what each costs.",
+    "05": "Write the ring all-reduce, by hand and as a schedule, and find out when it pays off.",
+    "06": "Measure whether a rank or a link is slow, and write the remedies.",
+    "07": "Average while the backward pass still runs; shard the optimiser.",
+    "07b": "Shard gradients and parameters: ZeRO-2 and ZeRO-3 (FSDP).",
+    "08": "Train convolutional networks: momentum, gradient accumulation, scaling.",
+    "09": "Take a job to a cluster, and predict what 256 ranks gain.",
+    "10": "Test the claims of five students' reports with numbers.",
+    "11": "Find the hidden fault of a job: measure, exclude causes, diagnose.",
+}
+MINUTES = re.compile(r"Time: about (\d+) minutes")
+CORE_MINUTES = re.compile(r"(\d+) on the core path")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A notebook on the page. `minutes`: those of a first reading, on the core path if it is part of it."""
+
+    number: str
+    file: str
+    title: str
+    minutes: int
+
+
+@cache
+def entries() -> dict[str, Entry]:
+    """Return the notebooks by number, in their order, as their first cells describe them."""
+    found = {}
+    for path in sorted(ORIGINALS.glob("*.ipynb")):
+        number = path.name.partition("_")[0]
+        if number not in SENTENCES or number in found:  # a file of the student's, or a duplicate
+            continue
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+        whole = " ".join(" ".join(texts).split())
+        time = MINUTES.search(whole)
+        on_core_path = CORE_MINUTES.search(whole)
+        minutes = int(on_core_path[1]) if on_core_path else int(time[1]) if time else 0
+        found[number] = Entry(number, path.name, texts[0].splitlines()[0].lstrip("# "), minutes)
+    return found
+
+
+def text(known: Progress, now: datetime) -> str:
+    """Return the page as Markdown."""
+    by_notebook: dict[str, list[Exercise]] = {number: [] for number in entries()}
+    for exercise in known.exercises:
+        by_notebook.get(exercise.notebook, []).append(exercise)
+    optional = [number for number in entries() if number not in CORE]
+    core = [number for number in CORE if number in entries()]
+    following = _next([each for number in core for each in by_notebook[number]], known.states)
+    lines = ["# Allreduce Lab", "", *_beginning(following, known), "", "## The core path", ""]
+    for place, number in enumerate(core, 1):
+        lines.append(f"{place}. {_item(entries()[number], by_notebook[number], known.states)}")
+    lines += ["", "## Optional notebooks", ""]
+    for number in optional:
+        lines.append(f"- {_item(entries()[number], by_notebook[number], known.states)}")
+    lines += [
+        "",
+        "06, 07 and 11 need 05; 07b and 08 need 07; 09 and 10 need 08. "
+        f"{CLOSES_CORE} closes the core path, for those who want it.",
+        "",
+        f"This page shows what was done on {now:%d %B at %H:%M}. It is written anew after each check: "
+        "close and open it to see that. `progress()` in a cell lists all exercises.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _beginning(following: Exercise | None, known: Progress) -> Iterator[str]:
+    """Yield the lines that say where to begin or to go on."""
+    first = next(iter(entries().values()))
+    if not any(known.states.get(each.name) for each in known.exercises):
+        yield f"**Begin here: [{first.title}]({first.file}).** You need no knowledge of MPI."
+    elif following is None:
+        yield "**The core path is done.**"
+    else:
+        notebook = entries()[following.notebook]
+        task = f"[{following.heading.title}]({following.heading.link})"
+        yield f"**Next: {task}** in [{notebook.title}]({notebook.file})."
+    yield ""
+    yield f"Done: {known.summary()}."
+
+
+def _item(entry: Entry, exercises: Sequence[Exercise], states: Mapping[str, str]) -> str:
+    """Return the text of a notebook's item: its state, link, minutes and sentence, and its next exercise."""
+    done = sum(states.get(each.name) == "done" for each in exercises)
+    core = [each for each in exercises if each.heading.on_core_path] if entry.number in CORE else exercises
+    is_begun = any(states.get(each.name) for each in exercises)
+    following = _next(core, states)
+    title = f"[{entry.title}]({entry.file})"
+    state = ""
+    if exercises and following is None:
+        state = " **✔ done**"
+    elif is_begun:
+        state = " **… begun**"
+    parts = [f"{title}{state} · about {entry.minutes} minutes"]
+    if exercises:
+        parts[0] += f" · {done} of {len(exercises)} exercises"
+    parts.append(SENTENCES[entry.number])
+    if is_begun and following is not None:
+        parts.append(f"Next: [{following.heading.title}]({following.heading.link}).")
+    return "<br>".join(parts)
+
+
+def _next(exercises: Sequence[Exercise], states: Mapping[str, str]) -> Exercise | None:
+    """Return the first exercise on the core path that is not done; None if all are."""
+    rest = (each for each in exercises if each.heading.on_core_path and states.get(each.name) != "done")
+    return next(rest, None)
+
+
+def write(folder: Path) -> Path:
+    """Write the page into a folder of notebooks; return its path."""
+    path = folder / NAME
+    with atomic_write(path) as file:
+        file.write(text(progress(), datetime.now()).encode())
+    return path

@@ -1,0 +1,101 @@
+"""The page that `labkit lab` opens, and a tab that is still open when it starts again."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from labkit.exercises import catalogue
+from tests.browser.jupyterlab import Lab, Notebook, a_lab
+from tests.cluster_fixtures import wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A lab in which nothing is done yet."""
+    with a_lab(tmp_path_factory.mktemp("start")) as lab:
+        yield lab
+
+
+def open_start(lab: Lab, page: Page) -> Locator:
+    """Open the start page; return it."""
+    page.goto(f"{lab.url}lab/tree/{lab.first}?token={lab.token}&reset")
+    shown = page.locator(".jp-MarkdownViewer")
+    shown.locator("h2").first.wait_for()
+    return shown
+
+
+def test_the_start_page_leads_to_the_next_exercise(lab: Lab, page: Page) -> None:
+    assert lab.first.name == "START.md"
+    record = lab.folder.parent / "progress.json"
+    assert open_start(lab, page).locator("p", has_text="Begin here").locator("a").count() == 1
+    before = (lab.folder / lab.first).read_text()
+    done = [each.name for each in catalogue.exercises().values() if each.notebook == "00"]
+    names = {name: {"state": "done"} for name in [*done, "linear_backward"]}
+    record.write_text(json.dumps({"exercises": names}))
+    wait_until(lambda: (lab.folder / lab.first).read_text() != before, "the page has been written anew")
+    shown = open_start(lab, page)
+    assert shown.locator("li", has_text="00 · Meet the cluster").get_by_text("✔ done").count() == 1
+    following = shown.locator("p", has_text="Next:").locator("a").first
+    title = following.inner_text()
+    following.click()
+    notebook = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")
+    heading = notebook.locator("h3", has_text=title)
+    heading.wait_for()
+    in_view = """heading => {
+        const box = heading.getBoundingClientRect();
+        return box.top >= 0 && box.bottom <= innerHeight;
+    }"""
+    wait_until(lambda: heading.evaluate(in_view), f"{title} is on the screen")
+
+
+def test_the_first_cell_to_run_is_on_the_first_screen(lab: Lab, page: Page) -> None:
+    first = str(lab.first.with_name("00_meet_the_cluster.ipynb"))
+    for width, height in (1280, 800), (853, 533):  # the second: at 150 %
+        page.set_viewport_size({"width": width, "height": height})
+        page.goto(f"{lab.url}lab/tree/{first}?token={lab.token}&reset")
+        cell = page.locator(".jp-CodeCell").first
+        cell.wait_for()
+        Notebook(lab, page, first).wait_until_ready()
+        box = cell.bounding_box()
+        assert box is not None and box["y"] + box["height"] < height - 30, box  # above the status bar
+
+
+def test_a_tab_goes_on_when_the_lab_starts_again(browser: Browser, tmp_path: Path) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    with socket.socket() as trial:  # a port that no other test's server takes in between
+        trial.bind(("127.0.0.1", 0))
+        port = trial.getsockname()[1]
+    secrets = tmp_path / "lab/home/.local/state/allreduce-lab/server"
+    secrets.mkdir(parents=True)
+    (secrets / "server.json").write_text(json.dumps({"token": "0123456789ab" * 4, "port": port}))
+    (secrets / "server.json").chmod(0o600)
+    with a_lab(tmp_path / "lab") as lab:
+        notebook = lab.write("tab.ipynb", "print(6 * 7)")
+        page.goto(f"{lab.url}lab/tree/{notebook}?token={lab.token}&reset")
+        Notebook(lab, page, notebook).wait_until_ready()
+        for path in secrets.iterdir():
+            assert path.stat().st_mode & 0o077 == 0, path
+        assert secrets.stat().st_mode & 0o077 == 0
+    with a_lab(tmp_path / "lab") as again:
+        assert (again.url, again.token) == (lab.url, lab.token)
+        page.locator(".jp-Dialog button", has_text="Close").click()
+        Notebook(again, page, notebook).write(0, "print(7 * 7)")
+        page.evaluate("() => { jupyterapp.commands.execute('docmanager:save'); }")  # nothing is lost
+        wait_until(lambda: "7 * 7" in (again.folder / notebook).read_text(), "the tab has saved")
+        page.reload()
+        shown = Notebook(again, page, notebook)
+        shown.wait_until_ready()
+        assert shown.run(0) == "49\n"
+    context.close()

@@ -1,0 +1,98 @@
+"""The page that `labkit lab` opens, as a text; and what it keeps of its server."""
+
+from __future__ import annotations
+
+import re
+import socket
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from labkit.checks.exercise import ORIGINALS
+from labkit.cli import server_secrets
+from labkit.exercises import catalogue, start_page
+from labkit.exercises.record import Progress
+from tools import course_numbers
+
+NOON = datetime(2026, 1, 2, 12, 0)
+EXERCISES = [*catalogue.exercises().values()]
+
+
+def page(*done: str) -> str:
+    return start_page.text(Progress(EXERCISES, dict.fromkeys(done, "done"), {}), NOON)
+
+
+def names(*notebooks: str, core: bool = False) -> list[str]:
+    chosen = [each for each in EXERCISES if each.notebook in notebooks]
+    return [each.name for each in chosen if each.heading.on_core_path or not core]
+
+
+def test_each_notebook_is_on_the_page_with_its_minutes_on_the_core_path() -> None:
+    core, optional = page().split("## Optional notebooks")
+    for part, numbers in (core, start_page.CORE), (optional, None):
+        links = re.findall(r"^(?:\d\.|-) \[(\w+) · .*?\]\((.*?)\).* about (\d+) minutes", part, re.MULTILINE)
+        assert numbers is None or [number for number, *_ in links] == [*numbers]
+        for number, file, minutes in links:
+            assert (ORIGINALS / file).exists()
+            assert numbers is None or int(minutes) == course_numbers.core_minutes(number)
+    assert page().count(" · about ") == len([*ORIGINALS.glob("*.ipynb")])
+    assert [*start_page.CORE] == course_numbers.CORE
+
+
+def test_the_page_says_where_to_begin_and_to_go_on() -> None:
+    assert "**Begin here: [00 · Meet the cluster](00_meet_the_cluster.ipynb).**" in page()
+    said = page(*names("00"))
+    following = next(each for each in EXERCISES if each.notebook == "01")
+    assert f"**Next: [{following.heading.title}]({following.heading.link})**" in said
+    assert re.search(r"^1\. \[00 .*\*\*✔ done\*\* .* 5 of 5 exercises<br>", said, re.MULTILINE), said
+    assert "**… begun**" in page("my_items") and "Next: [A neighbour exchange" in page("my_items")
+    assert "**The core path is done.**" in page(*names(*start_page.CORE, core=True))
+
+
+def test_links_lead_to_cells_with_the_tasks() -> None:
+    for exercise in EXERCISES:
+        file, _, cell = exercise.heading.link.partition("#cell-id=")
+        assert f'"id": "{cell}"' in (ORIGINALS / file).read_text()
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    if not str(server_secrets.folder()).startswith(str(tmp_path)):
+        pytest.skip("this system's state folder does not depend on XDG_STATE_HOME")
+    return server_secrets.folder()
+
+
+def free_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return int(trial.getsockname()[1])
+
+
+def test_secrets_are_the_users_own_and_stay_the_same(kept: Path) -> None:
+    first, port = server_secrets.obtain(), free_port()
+    server_secrets.keep(first.token, port)
+    assert server_secrets.obtain() == first._replace(port=port)
+    assert kept.stat().st_mode & 0o077 == 0 and (kept / "server.json").stat().st_mode & 0o077 == 0
+
+
+def test_secrets_that_others_could_have_seen_are_made_anew(kept: Path) -> None:
+    first, port = server_secrets.obtain(), free_port()
+    server_secrets.keep(first.token, port)
+    (kept / "cookie_secret").write_text("old")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        assert server_secrets.obtain().token != first.token
+    assert not (kept / "cookie_secret").exists()
+    (kept / "server.json").chmod(0o644)
+    assert server_secrets.obtain().token != first.token
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"token": "x", "port": 8888}', '{"token": 1}'])
+def test_a_damaged_file_is_as_none(kept: Path, content: str) -> None:
+    server_secrets.obtain()
+    (kept / "server.json").write_text(content)
+    (kept / "server.json").chmod(0o600)
+    assert len(server_secrets.obtain().token) == 48
