@@ -237,8 +237,8 @@ def notes(trace: Trace) -> list[str]:
     ]
     for rank, lost in trace.lost.items():
         texts.append(f"Rank {rank}: recording stopped after {EVENTS:,} events; {lost:,} are missing.")
-    if trace.missing_ranks:
-        texts.append(f"There is no recording of {ranks_phrase(trace.missing_ranks)}.")
+    if trace.lost_ranks:
+        texts.append(f"There is no recording of {ranks_phrase(trace.lost_ranks)}.")
     if trace.clock_error_s > 0:
         texts.append(
             f"Times of ranks on different machines may differ by {approx_time(trace.clock_error_s)}."
