@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # a stand-in does not wait for the import
 
 ADDRESS = "LABKIT_FORKS"  # the environment variable with the name of the socket
 EXITS = "LABKIT_EXITS"  # the environment variable with the path of the file of exits
+FORK = "--fork"  # the argument of a program that forks all ranks of a world (labkit/forked_ranks.py)
 SERVE = "--serve"  # the argument of a program that forks ranks: the listener is its standard input
 FORWARDED = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
@@ -71,12 +72,12 @@ STEPS = "_accept", "_fork_if_possible", "_pass_ends_on", "_pass_signals_on"
 RETRY_S = 0.05
 
 
-def serve(starter: int = 0) -> list[str]:
+def serve(starter: int = 0) -> list[str]:  # noqa: PLR0915 (one loop)
     """Fork a rank for each stand-in; return in the rank, with its module and arguments.
 
-    With `starter`, only children of that process get a rank, and children of the ranks that those get: code
-    of students, below them, does not. The listener is this program's standard input. Call it in a process
-    that has one thread and has not initialised MPI. It never returns there.
+    With `starter`, only that process gets ranks, and the ranks that it gets: code of students, in other
+    processes, does not. They ask without stand-ins (`start`). The listener is this program's standard input.
+    Call it in a process that has one thread and has not initialised MPI. It never returns there.
     """
     import gc  # noqa: PLC0415  (a stand-in does without)
 
@@ -88,7 +89,7 @@ def serve(starter: int = 0) -> list[str]:
     me, woken, wake = os.getpid(), child_ends(), _file_that_wakes()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher
     stand_ins: dict[int, socket.socket] = {}  # the connection to each, by the pid of its rank
-    first: set[int] = set()  # ranks of the starter's children
+    first: set[int] = set()  # the processes that the starter itself has asked for
     listening, left = [socket.socket(fileno=os.dup(0))], 0
     with open(os.devnull, "rb") as devnull:
         os.dup2(devnull.fileno(), 0)  # so `listening` holds the last copy of the listener
@@ -106,16 +107,17 @@ def serve(starter: int = 0) -> list[str]:
         guard.do("_pass_signals_on", _pass_signals_on, stand_ins, ready)
         if not set(listening) & set(ready):
             continue
-        accepted = guard.do("_accept", _accept, listening[0], starter, first & stand_ins.keys())
+        askers = {starter, *(first & stand_ins.keys())}
+        accepted = guard.do("_accept", _accept, listening[0], askers if starter else set())
         if accepted is None:
             if guard.errors.get("_accept", 0) == Guard.tries:
                 _refuse_all(listening.pop())
             continue
-        connection, parent, request, files = accepted
+        connection, asking, request, files = accepted
         left = (left or request["ranks"]) - 1
         pid = guard.do("_fork_if_possible", _fork_if_possible)
         if pid == 0:
-            _leave_signals_to_rank()
+            leave_signals_to_rank()
             own = [each.detach() for each in (*listening, *stand_ins.values(), connection)]
             die_with_parent(signal.SIGKILL, me)
             os.setsid()  # as mpiexec's own children: Linux shares a busy machine's cores among sessions
@@ -126,7 +128,7 @@ def serve(starter: int = 0) -> list[str]:
             with suppress(OSError):  # the stand-in may have been killed
                 connection.sendall(STATUS.pack(pid))
             stand_ins[pid] = connection
-            first |= {pid} if parent == starter else set()
+            first |= {pid} if asking == starter else set()
         for file in files:
             os.close(file)
         if left == 0 and request["ranks"]:
@@ -140,11 +142,18 @@ def _file_that_wakes() -> int:
     return wake
 
 
-def _leave_signals_to_rank() -> None:
+def leave_signals_to_rank() -> None:
     """Handle signals as a new process does."""
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for signum in signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP:
+        signal.signal(signum, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def draw_other_numbers() -> None:
+    """Let a forked rank draw other random numbers than the process that has forked it, and other ranks."""
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
 
 
 def _refuse_all(listener: socket.socket) -> None:
@@ -165,19 +174,19 @@ def _fork_if_possible() -> int:
 
 
 def _accept(
-    listener: socket.socket, starter: int, first: Set[int]
+    listener: socket.socket, askers: Set[int]
 ) -> tuple[socket.socket, int, dict[str, Any], list[int]] | None:
-    """Return the connection to a stand-in, its parent, its request and its files; None if it gets no rank."""
-    from mpiwatch.processes import parent_of  # noqa: PLC0415
+    """Return the connection to a stand-in, its pid, its request and its files; None if it gets no rank.
 
+    `askers`: the pids that get one; empty for all of this user's.
+    """
     connection, _ = listener.accept()
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     asking, user, _ = struct.unpack("3i", credentials)
-    parent = parent_of(asking)
-    if user == os.getuid() and (not starter or parent in {starter, *first}):
+    if user == os.getuid() and (not askers or asking in askers):
         files: list[int] = []
         with suppress(OSError, struct.error):  # a stand-in that has been killed
-            return connection, parent, _receive(connection, files), files
+            return connection, asking, _receive(connection, files), files
         for file in files:
             os.close(file)
     connection.close()  # the stand-in, if it lives, becomes the rank
@@ -209,8 +218,7 @@ def _become_rank(request: dict[str, Any], files: list[int], own: list[int]) -> l
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
-    if "numpy.random" in sys.modules:  # all ranks would draw the same numbers
-        sys.modules["numpy.random"].seed()
+    draw_other_numbers()
     words: list[str] = request["words"]
     return words
 
@@ -289,7 +297,6 @@ def main(arguments: list[str]) -> NoReturn:
         "directory": os.getcwd(),
         "words": words,
     }
-    content = marshal.dumps(request)
     pid = end = b""
 
     def forward(signum: int, frame: object) -> None:
@@ -298,10 +305,7 @@ def main(arguments: list[str]) -> NoReturn:
 
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # the rank may run before the next line does
     with suppress(OSError):  # the listener may end
-        socket.send_fds(connection, [HEAD.pack(len(content), len(files))], files[:FILES_AT_ONCE])
-        for first in range(FILES_AT_ONCE, len(files), FILES_AT_ONCE):
-            socket.send_fds(connection, [b"\0"], files[first : first + FILES_AT_ONCE])
-        connection.sendall(content)
+        send(connection, request, files)
     for signum in FORWARDED:
         signal.signal(signum, forward)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
@@ -313,12 +317,21 @@ def main(arguments: list[str]) -> NoReturn:
     code = STATUS.unpack(end)[0] if end else -signal.SIGKILL
     if exits and end:
         with suppress(Exception):  # it ends as its rank does, whether that can be noted or not
-            _record(exits, STATUS.unpack(pid)[0], code)
+            record_exit(exits, STATUS.unpack(pid)[0], code)
     if code < 0:
         with suppress(OSError):  # that of SIGKILL cannot be set
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
+
+
+def send(connection: socket.socket, request: dict[str, Any], files: list[int]) -> None:
+    """Send a request, and the files that come with it."""
+    content = marshal.dumps(request)
+    socket.send_fds(connection, [HEAD.pack(len(content), len(files))], files[:FILES_AT_ONCE])
+    for first in range(FILES_AT_ONCE, len(files), FILES_AT_ONCE):
+        socket.send_fds(connection, [b"\0"], files[first : first + FILES_AT_ONCE])
+    connection.sendall(content)
 
 
 def _run(command: list[str], exits: str, folder: str) -> NoReturn:
@@ -338,13 +351,13 @@ def _run(command: list[str], exits: str, folder: str) -> NoReturn:
     _, status = os.waitpid(rank, 0)
     for signum in FORWARDED:  # the rank's pid may be another process's by now
         signal.signal(signum, signal.SIG_IGN)
-    _record(exits, rank, os.waitstatus_to_exitcode(status))
+    record_exit(exits, rank, os.waitstatus_to_exitcode(status))
     # Between several hosts MPICH reports a rank that a signal killed, but not one with an exit code.
     os.kill(me, signal.SIGKILL)
     os._exit(1)
 
 
-def _record(exits: str, rank: int, code: int) -> None:
+def record_exit(exits: str, rank: int, code: int) -> None:
     """Append a line to the file of exits."""
     # One write per line, so that the lines of several ranks do not mix.
     file = os.open(exits, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit import forking
+from labkit import forked_process, forking
 from mpiwatch.processes import LINUX, alive
 from tests.cluster_fixtures import wait_until
 
@@ -172,16 +172,45 @@ def test_a_listener_takes_as_many_stand_ins_as_there_are_ranks(server: subproces
     assert "No module named no_module_of_this_name" in third.communicate()[1]
 
 
-def test_only_children_of_the_starter_and_of_their_ranks_get_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_starter_and_the_processes_that_it_gets_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(forking.ADDRESS, "")
     with forking.listen() as listener:
         code = SERVER.replace("serve()", f"serve({os.getpid()})")
         server = subprocess.Popen([sys.executable, "-c", code], stdin=listener.fileno())
-    environment, last = {forking.ADDRESS: os.environ[forking.ADDRESS]}, "print('last')"
-    inner = f"import subprocess; subprocess.run({[*forking.stand_in(), last]}, env={environment})"
-    outer = f"import subprocess; subprocess.run({[*forking.stand_in(), inner]}, env={environment})"
+    address = os.environ[forking.ADDRESS]
+    ask = """
+import sys
+from labkit.forked_process import start
+sys.stdout.write(start(ADDRESS, [CODE], env={}).stdout.read().decode())
+""".replace("ADDRESS", repr(address))
+    inner = ask.replace("CODE", repr("print('second')"))
+    # A process that is refused starts a new program, which finds no module of that name.
+    refused = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
+    for code, printed in (("print('first')", b"first\n"), (inner, b"second\n"), (refused, b"")):
+        with forked_process.start(address, [code], env={**os.environ}) as process:
+            assert process.stdout is not None
+            assert process.stdout.read() == printed
     with server:
-        # The stand-in below a rank becomes a rank itself: it finds no module of that name.
-        for code, printed in ("print('first')", "first\n"), (inner, "last\n"), (outer, ""):
-            assert start(code).communicate() == (printed, None)
         server.kill()
+
+
+def test_a_process_that_is_forked_for_another_has_its_pipes_and_is_ended(
+    server: subprocess.Popen[bytes],
+) -> None:
+    address = os.environ[forking.ADDRESS]
+    with forked_process.start(
+        address, ["import sys; print(sys.stdin.read(), file=sys.stderr); sys.exit(3)"],
+        env={**os.environ}, stdin=subprocess.PIPE, joins_stderr=True,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(b"input")
+        process.stdin.close()
+        assert process.stdout.read() == b"input\n" and process.wait(60) == 3
+    with forked_process.start(address, ["import time; time.sleep(600)"], env={**os.environ}) as process:
+        assert psutil.Process(process.pid).ppid() == server.pid
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(60) == -signal.SIGTERM
+    with forked_process.start(address, ["import time; time.sleep(600)"], env={**os.environ}) as process:
+        server.kill()  # and all that it has forked
+        assert process.wait(60) == -signal.SIGKILL

@@ -13,11 +13,14 @@ writes its process id to FILE, whole or not at all.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import runpy
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,6 +29,7 @@ import mpi4py
 from labkit import forking
 from labkit.checks.limits import set_readable
 from labkit.files import atomic_write
+from labkit.forked_ranks import ForkedRanks
 from mpiwatch.processes import GRACE_S, die_with_parent, end_signal, supervise
 
 IMPORTED = (  # by judges and ranks; nothing that holds a reference
@@ -46,6 +50,14 @@ def main(words: list[str]) -> None:
     file, *command = command
     with atomic_write(Path(file)) as new:
         new.write(str(os.getpid()).encode())
+    if command[0] == forking.FORK:
+        _, number, *words = command
+        gc.freeze()  # the collector of a rank does not write to objects, and so they stay shared
+        start = partial(_fork, ForkedRanks(int(number)))
+        code = supervise(start, int(starter), GRACE_S, signal.SIGKILL, lambda pid, stopped: [])
+        if code is None:
+            _run(words, is_rank=True)
+        os._exit(code)
     if sys.platform == "linux":
         supervisor, listener = os.getpid(), forking.listen()
         if os.fork() == 0:
@@ -54,14 +66,24 @@ def main(words: list[str]) -> None:
             listener.close()
             _serve()
         listener.close()
-    os._exit(supervise(command, int(starter), GRACE_S, end_signal(command[0]), lambda pid, stopped: []))
+    os._exit(supervise(command, int(starter), GRACE_S, end_signal(command[0]), lambda pid, stopped: []) or 0)
+
+
+def _fork(ranks: ForkedRanks, prepare: Callable[[], None]) -> ForkedRanks | None:
+    """Fork the ranks; return None in each of them."""
+    return ranks if ranks.fork(prepare) is None else None
 
 
 def _serve(starter: int = 0) -> NoReturn:
     """Fork a process for each stand-in; in the process, run its module."""
-    sys.argv[:] = forking.serve(starter)
+    _run(forking.serve(starter), is_rank=not starter)
+
+
+def _run(words: list[str], *, is_rank: bool) -> NoReturn:
+    """Run a module as `python -m` does, with its arguments."""
+    sys.argv[:] = words
     set_readable(True)  # a rank; a judge closes itself again
-    if not starter:  # a rank, in the folder of its job; a judge is in the student's folder
+    if is_rank:  # in the folder of its job; a judge is in the student's folder
         sys.path.insert(0, os.getcwd())
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     sys.exit()

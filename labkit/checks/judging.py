@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from labkit import forking
+from labkit import forked_process, forking
 from labkit.checks.exercise import Exercise, Verdict
 from labkit.checks.launching import EXTRA_S, FORKED, START_S, clean_environment, scratch_folder
 from labkit.checks.limits import set_readable
@@ -51,13 +51,18 @@ def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Ver
         with scratch_folder(parent) as folder:
             # A judge that is not forked gets a supervisor, so that it, too, ends with this process.
             alone = [*supervised(remove=str(folder)), sys.executable, "-P", "-m"]
-            process: Any = subprocess.Popen(
-                [*(forking.stand_in() if forks else alone), JUDGE, str(folder)],
-                env={**clean_environment(), forking.ADDRESS: forks},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-            )
+            process: Any
+            if forks:
+                words = [JUDGE, str(folder)]
+                process = forked_process.start(forks, words, env=clean_environment(), stdin=subprocess.PIPE)
+            else:
+                process = subprocess.Popen(
+                    [*alone, JUDGE, str(folder)],
+                    env=clean_environment(),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    start_new_session=True,
+                )
             with process:
                 try:
                     process.stdin.write(json.dumps(request).encode())

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit import forking
+from labkit import forked_process, forking
 from labkit.checks import cgroup, job_modules, sandbox, transport, usage
 from labkit.checks.exercise import Case, Exercise
 from labkit.checks.limits import FILE_BYTES, FOLDER_FILES, PROCESSES, RECORD_BYTES, processes
@@ -100,7 +100,7 @@ class Job:
         work = self.folder / "work"
         work.mkdir(parents=True)
         inside = self.folder  # as the job sees it
-        variables = {forking.ADDRESS: forks}
+        variables = dict[str, str]()
         stdin = subprocess.DEVNULL
         if self.handover is None:
             words = self._command(inside)
@@ -114,17 +114,16 @@ class Job:
             variables |= sandbox.variables()
             variables["PYTHONPATH"] = f"{sandbox.SHOWN}/{MODULES}"
             stdin = self.handover.theirs
-        self.process: subprocess.Popen[bytes] = subprocess.Popen(
-            [*forking.stand_in(), FORKED, str(os.getpid()), str(self.supervisor), *words],
-            cwd=work,
+        process: Any = forked_process.start(
+            forks,
+            [FORKED, str(os.getpid()), str(self.supervisor), *words],
+            cwd=str(work),
             env={**clean_environment(), **variables, "HOME": str(inside / "work")},
             stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+            joins_stderr=True,
         )
-        assert self.process.stdout is not None
-        self.printed = self.process.stdout.fileno()
+        self.process = process
+        self.printed = process.stdout.fileno()
         os.set_blocking(self.printed, False)
         if self.handover is not None:
             self._hand_over(self.handover, cases)
@@ -137,6 +136,8 @@ class Job:
             report = str(folder / self.report)
             options = Options(tuple(words), True, HANG_S, json=report, strict=self.exercise.is_strict)
             words = command_line(options)[2:]
+        if not self.is_sandboxed and LINUX and (not self.exercise.on_ranks or is_mpich(launch.mpiexec())):
+            return [forking.FORK, str(self.ranks), *words]  # the supervisor forks the ranks
         # In a sandbox, a rank must not see the files of the process that forks ranks, so it is not forked.
         python = [sys.executable, "-m"] if self.is_sandboxed else forking.stand_in(self.ranks)
         start = [*mpiexec(), "-n", str(self.ranks)] if self.exercise.on_ranks else []
@@ -170,7 +171,7 @@ class Job:
 
     def close(self) -> None:
         """End the job, if it has not ended."""
-        if self.process.stdout is None or self.process.stdout.closed:
+        if self.process.stdout.closed:
             return
         end_at = time.monotonic() + END_S  # MPI_Finalize may wait for messages that nobody receives
         with suppress(OSError):

@@ -30,7 +30,7 @@ from labkit.cluster.adapter import files
 from labkit.cluster.places.files import files_of_this_cluster
 from labkit.guard import Guard
 from mpiwatch import processes
-from mpiwatch.processes import LINUX, alive, die_with_parent, run_by_path, supervise
+from mpiwatch.processes import LINUX, alive, die_with_parent, is_mpich, run_by_path, supervise
 
 ENGINE = "labkit.cluster.adapter.engine"  # the program that forks the engines
 GRACE_S = {"controller": 2.0, "engines": 2.0, "job": 35.0}  # from SIGTERM to SIGKILL; ipyparallel has 5 s
@@ -142,6 +142,19 @@ def start_forks() -> None:
         )
 
 
+def forks_ranks(command: list[str]) -> list[str]:
+    """Return the command that forks engines in place of an mpiexec of MPICH; empty for any other command.
+
+    The settings of a person may start engines in another way than cluster_profiles/mpi.
+    """
+    mpiexec, *words = command
+    start = forking.stand_in()
+    if not is_mpich(mpiexec) or words[:1] != ["-n"] or words[2 : 2 + len(start)] != start:
+        return []
+    number, arguments = words[1], words[3 + len(start) :]
+    return [sys.executable, "-P", "-m", ENGINE, forking.FORK, number, mpiexec, *arguments]
+
+
 def main(arguments: list[str]) -> int:
     role, starter, removes, *command = arguments
     watched, guard = int(starter), Guard("a supervisor")
@@ -157,17 +170,23 @@ def main(arguments: list[str]) -> int:
         guard.insist("name_file_of_exits", name_file_of_exits)
     if role == "engines":
         guard.insist("leave_job", leave_job)
+    death_signal = signal.SIGTERM if role == "job" else processes.end_signal(command[0])
     if role == "engines" and command[0] != sys.executable and LINUX:  # no launcher of other machines
-        guard.insist("start_forks", start_forks)
-    return supervise(
+        forks = forks_ranks(command)
+        if forks:
+            command = forks
+        else:
+            guard.insist("start_forks", start_forks)
+    code = supervise(
         command,
         watched,
         GRACE_S[role],
-        signal.SIGTERM if role == "job" else processes.end_signal(command[0]),
+        death_signal,
         lambda pid, stopped: files_to_remove(role, watched, removes, pid, stopped),
         # `Cluster.signal_engines(SIGINT)` is for the ranks, as without the lab. ipyparallel stops by SIGTERM.
         stop_signals=(signal.SIGTERM, signal.SIGHUP) if role == "engines" else processes.STOP_SIGNALS,
     )
+    return code or 0
 
 
 if __name__ == "__main__":

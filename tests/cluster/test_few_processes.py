@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import psutil
 import pytest
 
-from mpiwatch.processes import LINUX
+from mpiwatch import launch
+from mpiwatch.processes import LINUX, is_mpich
 from tests.cluster_fixtures import Kernel, World, is_mpiexec, wait_until
 
 pytestmark = pytest.mark.clusters
@@ -20,7 +23,7 @@ CONNECT = "from labkit.cluster import connect\nrc = connect(4)"
 def kind(process: psutil.Process) -> str:
     """Return what a process of a notebook is."""
     words = process.cmdline()
-    if any(word.endswith("supervisor.py") for word in words):
+    if any(word.endswith(("supervisor.py", "processes.py")) for word in words):
         return "supervisor"
     if is_mpiexec(process) or process.name() == "hydra_pmi_proxy":
         return "launcher"
@@ -32,6 +35,18 @@ def kind(process: psutil.Process) -> str:
 def kinds(world: World, kernel: Kernel) -> Counter[str]:
     """Return how many processes of each kind a notebook has, without its kernel."""
     return Counter(kind(process) for process in world.processes() if process.pid != kernel.pid)
+
+
+@pytest.mark.skipif(not LINUX, reason="elsewhere, ranks are not forked")
+def test_an_idle_notebook_with_four_ranks_has_eight_processes(world: World, kernel: Kernel) -> None:
+    """With Open MPI, whose mpiexec starts the ranks, five more. There were 26."""
+    assert "4 ranks" in kernel.run(CONNECT)
+    kernel.run("%px pass")
+    engines = {"labkit.cluster.adapter.engine": 5}  # the ranks, and the process that has forked them
+    expected = engines | {"labkit.cluster.adapter.controller": 1, "supervisor": 2}
+    if not is_mpich(launch.mpiexec()):
+        expected |= {"launcher": 1, "stand-in": 4}
+    assert kinds(world, kernel) == expected
 
 
 @pytest.mark.skipif(not LINUX, reason="elsewhere, ranks are not forked")
@@ -56,6 +71,37 @@ def test_engines_without_nannies_take_signals_and_their_end_is_noticed(world: Wo
     kernel.run("rc.send_signal('SIGKILL', targets=[2])")
     said = kernel.run("%%px\nwhile True:\n    comm.Barrier()")
     assert "RankDied: rank 2 was killed by signal 9" in said, said
+
+
+CHECK = """
+import sys
+from labkit.checks.judging import judge_text
+from labkit.exercises import catalogue
+exercise = catalogue.find("shift_right")
+text = exercise.text.replace("):\\n", "):\\n    open({!r}, 'a').close()\\n    while True: pass\\n", 1)
+print(judge_text(exercise, text))
+"""
+
+
+@pytest.mark.skipif(not LINUX, reason="elsewhere, the processes of a check are not forked")
+def test_three_kinds_of_process_are_between_a_notebook_and_the_code_of_its_check(tmp_path: Path) -> None:
+    """The process that forks the others (below its supervisor), the judge, and what forks the ranks."""
+    marker = tmp_path / "runs"
+    with subprocess.Popen(
+        [sys.executable, "-c", CHECK.format(str(marker))], stdout=subprocess.PIPE
+    ) as notebook:
+        wait_until(marker.exists, "the function runs")
+        processes = psutil.Process(notebook.pid).children(recursive=True)
+        found = Counter(kind(process) for process in processes)
+        output = notebook.communicate()[0].decode()
+    assert "has not ended" in output or "does not end" in output, output
+    assert set(found) - {"launcher", "stand-in"} == {"supervisor", "labkit.checks.forked"}
+    # Each rank of a check is two processes, because mpiwatch watches it.
+    ranks = 4
+    if is_mpich(launch.mpiexec()):
+        assert found == {"supervisor": 1, "labkit.checks.forked": 3 + 2 * ranks}
+    else:
+        assert found["launcher"] == 1 and found["stand-in"] == ranks
 
 
 # Compiled code that holds Python's lock: no other thread of the rank can run.

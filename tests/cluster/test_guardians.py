@@ -17,14 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from labkit import forking
+from labkit import forked_ranks, forking
 from labkit.checks import judging, launching
 from labkit.cluster import supervisor
 from labkit.cluster.adapter import controller
 from labkit.cluster.live_view import LiveView
 from labkit.cluster.magics import RankMagics
 from labkit.cluster.ranks import Ranks
-from mpiwatch import processes
+from mpiwatch import launch, processes
+from mpiwatch.processes import is_mpich
 from tests.cluster_fixtures import Kernel, World, a_world, wait_until
 from tests.conftest import PROGRAMS, thorough
 from tests.programs.faulty import CALLS, FAULT, Fault
@@ -160,7 +161,8 @@ c = get_config()
 faulty = [sys.executable, "-P", {path!r}]
 me = str(os.getpid())
 c.MPILauncher.mpi_cmd = [*faulty, "supervisor-engines", "engines", me, "", launch.mpiexec()]
-c.EngineLauncher.engine_cmd = [*faulty, "stand-in", *forking.stand_in()[-2:], ENGINE]
+if {with_stand_ins}:
+    c.EngineLauncher.engine_cmd = [*faulty, "stand-in", *forking.stand_in()[-2:], ENGINE]
 c.SupervisedControllerLauncher.controller_cmd = [*faulty, "controller"]
 c.SupervisedControllerLauncher.supervisor = [*faulty, "supervisor-controller", "controller", me, ""]
 """
@@ -168,13 +170,16 @@ c.SupervisedControllerLauncher.supervisor = [*faulty, "supervisor-controller", "
 REMOVES = "files_of_place own_log shared_files logs_of_engines remove_old_files sweep remove"
 ENDS = "own_descendants kill"
 KNOWS = "look"  # which segments of shared memory are the ranks'
+OF_FORKED_RANKS = forked_ranks.ForkedRanks.STEPS if is_mpich(launch.mpiexec()) else ()
+ESSENTIAL = " ".join(OF_FORKED_RANKS)
 IN_CLUSTER = [
     *faults("supervisor-engines", "labkit.cluster.supervisor", "", supervisor.STEPS, REMOVES),
     *faults("supervisor-controller", "labkit.cluster.supervisor", "", supervisor.STEPS, REMOVES),
     *faults("supervisor-engines", "mpiwatch.processes", "", processes.STEPS, f"{REMOVES} {ENDS} {KNOWS}"),
     *faults("supervisor-controller", "mpiwatch.processes", "", processes.STEPS, f"{REMOVES} {ENDS}"),
     *faults("--serve", "labkit.forking", "", forking.STEPS, "_pass_ends_on _pass_signals_on"),
-    *faults("stand-in", "labkit.forking", "", ("_record",)),
+    *faults("stand-in", "labkit.forking", "", ("record_exit",)),
+    *faults("--fork", "labkit.forked_ranks", "ForkedRanks", OF_FORKED_RANKS, ESSENTIAL),
     *faults(
         "controller",
         "labkit.cluster.adapter.controller",
@@ -211,7 +216,11 @@ def test_hangs_are_reported_and_a_killed_kernel_leaves_nothing_while_a_cluster_h
         world.env |= {"PYTHONPATH": str(ROOT), FAULT: json.dumps(fault._asdict()), CALLS: str(calls)}
         profile = world.folder / "profile_default"
         profile.mkdir(parents=True)
-        (profile / "ipcluster_config.py").write_text(PROFILE.format(path=str(PROGRAMS / "faulty.py")))
+        (profile / "ipcluster_config.py").write_text(
+            PROFILE.format(
+                path=str(PROGRAMS / "faulty.py"), with_stand_ins=fault.where in ("stand-in", "--serve")
+            )
+        )
         kernel = Kernel(world)
         try:
             session(world, kernel)

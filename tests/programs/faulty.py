@@ -95,7 +95,13 @@ def main(role: str, arguments: list[str]) -> None:
         from labkit.cluster.adapter import controller  # noqa: PLC0415
 
         controller.Controller.launch_instance()
-    if role == "--serve" and len(arguments) == 0:  # the process that forks engines
+    if role == "--fork":  # the process that forks engines
+        from labkit.cluster.adapter import engine  # noqa: PLC0415
+
+        sys.argv[1:] = ["--fork", *arguments]
+        engine.main()
+        return
+    if role == "--serve" and len(arguments) == 0:  # the same, for stand-ins
         from labkit.cluster.adapter import engine  # noqa: PLC0415
 
         sys.argv[1:] = ["--serve"]

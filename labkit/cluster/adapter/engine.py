@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from labkit import forking
+from labkit.forked_ranks import are_mpich, fork_ranks
 from labkit.guard import Guard
 from mpiwatch.processes import may_watch_processes, start_time
 
@@ -37,12 +38,27 @@ NANNY_STEPS = "wait_for_parent_thread", "pipe_handler", "notify_exit", "signal_r
 
 
 def main() -> None:
-    """Run an engine; with `--serve`, fork engines."""
-    is_forked = sys.argv[1:] == [forking.SERVE]
-    if is_forked:
+    """Run an engine; with `--fork` or `--serve`, fork engines."""
+    how, *words = sys.argv[1:]
+    is_forked = how in (forking.FORK, forking.SERVE)
+    if how == forking.FORK:
+        import_all()
+        sys.argv[1:] = fork_engines(*words)
+    elif how == forking.SERVE:
         import_all()
         sys.argv[1:] = forking.serve()[1:]
     run_engine(has_nanny=not (is_forked and may_watch_processes()))
+
+
+def fork_engines(number: str, mpiexec: str, *arguments: str) -> tuple[str, ...]:
+    """Fork so many engines, and return in each of them, with the engines' arguments.
+
+    If mpi4py's MPI is not MPICH, as mpiexec is, let that start the engines: connect() says what is wrong.
+    """
+    if not are_mpich():
+        os.execv(mpiexec, [mpiexec, "-n", number, *forking.stand_in(), __spec__.name, *arguments])
+    fork_ranks(int(number))
+    return arguments
 
 
 def import_all() -> None:

@@ -36,7 +36,7 @@ import sys
 import tempfile
 import termios
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 
 if __name__ == "__main__":  # run by path with -I -S, Python does not know where mpiwatch is
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -57,6 +57,7 @@ __all__ = [
     "descendants",
     "die_with_parent",
     "die_with_proxy",
+    "drain",
     "end_signal",
     "forgotten_segments",
     "is_mpich",
@@ -73,6 +74,29 @@ __all__ = [
 ]
 
 FLIGHT_RECORDER = "mpiwatch-flight-recorder-"  # of its file's name; its creator's pid follows
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # every engine waits for the start of its supervisor, which does not wait for the import
+    from typing import Any, Protocol
+
+    class Command(Protocol):
+        """What a supervisor runs: a process, or several. The methods are those of `subprocess.Popen`."""
+
+        @property
+        def pid(self) -> int: ...
+
+        @property
+        def returncode(self) -> Any: ...
+
+        @property
+        def pids(self) -> Collection[int]:
+            """Return the pids of the children whose exit statuses `poll` collects."""
+
+        def poll(self) -> int | None: ...
+        def wait(self, timeout: float | None = None) -> int: ...
+        def terminate(self) -> None: ...
+        def send_signal(self, number: int, /) -> None: ...
+
+
 LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
 
@@ -429,17 +453,26 @@ def end_signal(mpiexec: str) -> signal.Signals:
     return signal.SIGKILL if is_mpich(mpiexec) else signal.SIGTERM
 
 
-def reap_orphans(command: int) -> None:
+class Program(subprocess.Popen[bytes]):
+    """A program that a supervisor runs."""
+
+    @property
+    def pids(self) -> Collection[int]:
+        """Return its pid."""
+        return {self.pid}
+
+
+def reap_orphans(command: Command) -> None:
     """Collect the exit statuses of orphans, which have become children of this process.
 
-    That of the command is left to `subprocess`. A process that has ended but stays a zombie counts as running
+    Those of the command are left to it. A process that has ended but stays a zombie counts as running
     for others: a notebook that waits for the end of engines which an earlier kernel had started would wait
     until its deadline.
     """
     with contextlib.suppress(AttributeError, ChildProcessError):  # macOS has no waitid, and no orphans here
         while True:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if ended is None or ended.si_pid == command:
+            if ended is None or ended.si_pid in command.pids:
                 return
             os.waitpid(ended.si_pid, 0)
 
@@ -453,7 +486,7 @@ def own_descendants() -> set[int]:
     return descendants(os.getpid())
 
 
-def end_tree(command: subprocess.Popen[bytes], known: set[int], files: JobFiles, grace_s: float) -> None:
+def end_tree(command: Command, known: set[int], files: JobFiles, grace_s: float) -> None:
     """End the command and its descendants: SIGTERM for the command, SIGKILL for the rest after `grace_s`."""
     guard = Guard("supervisor")
     known = known | (guard.do("own_descendants", own_descendants) or set())
@@ -473,7 +506,7 @@ def end_tree(command: subprocess.Popen[bytes], known: set[int], files: JobFiles,
         guard.do("kill", kill, left)
         command.poll()
         time.sleep(0.02)
-        guard.do("reap_orphans", reap_orphans, command.pid)
+        guard.do("reap_orphans", reap_orphans, command)
 
 
 def kill(pids: Iterable[int]) -> None:
@@ -498,7 +531,7 @@ def child_ends() -> int:
     return readable
 
 
-def wait_for_either(command: subprocess.Popen[bytes], pid: int, files: JobFiles) -> set[int]:
+def wait_for_either(command: Command, pid: int, files: JobFiles) -> set[int]:
     """Wait until the command or the process `pid` has ended; note which of MPI's files they use.
 
     Return the command's descendants as last seen; an empty set where the kernel keeps track of them.
@@ -522,7 +555,7 @@ def wait_for_either(command: subprocess.Popen[bytes], pid: int, files: JobFiles)
         guard.do("look", look, files, pid)
         guard.do("poll", poll.poll, 1000 * wait_s)
         guard.do("drain", drain, woken)
-        guard.do("reap_orphans", reap_orphans, command.pid)
+        guard.do("reap_orphans", reap_orphans, command)
     return known
 
 
@@ -533,16 +566,18 @@ def drain(file: int) -> None:
 
 
 def supervise(
-    command_line: list[str],
+    start: list[str] | Callable[[Callable[[], None]], Command | None],
     watched: int,
     grace_s: float,
     death_signal: int,
     left_files: Callable[[int, bool], list[str]],
     *,
     stop_signals: tuple[signal.Signals, ...] = STOP_SIGNALS,
-) -> int:
+) -> int | None:
     """Run a command until it or the process `watched` ends; return the command's exit status.
 
+    `start`: the command line; or a function that starts the command by forking. It gets a function that each
+    child has to call first, and returns None in a child, where this function returns None at once.
     `death_signal`: the signal that the command gets if this process is killed. `left_files` returns the paths
     of the files and folders to remove in the end; it gets the command's pid, and whether a signal to this
     process has ended it. `stop_signals`: the signals that do so; the command gets the others.
@@ -560,13 +595,22 @@ def supervise(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         die_with_parent(death_signal, me)
 
+    def pass_on(signum: int, frame: object) -> None:
+        command.send_signal(signum)
+
     me, files = os.getpid(), JobFiles()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals)  # until `finally` follows
     for signum in stop_signals:
         signal.signal(signum, stop)
-    command = subprocess.Popen(command_line, preexec_fn=prepare)  # noqa: PLW1509
+    if callable(start):
+        started = start(prepare)
+        if started is None:
+            return None
+    else:
+        started = Program(start, preexec_fn=prepare)
+    command: Command = started
     for signum in {signal.SIGUSR1, signal.SIGUSR2, *STOP_SIGNALS} - {*stop_signals}:
-        signal.signal(signum, lambda received, frame: command.send_signal(received))
+        signal.signal(signum, pass_on)
     known: set[int] = set()
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -598,7 +642,7 @@ def main(arguments: list[str]) -> int:
     def left_files(pid: int, stopped: bool) -> list[str]:
         return [] if alive(starter) else folders  # a starter that lives shows what the log in a folder says
 
-    return supervise(command, starter, float(grace_s), end_signal(command[0]), left_files)
+    return supervise(command, starter, float(grace_s), end_signal(command[0]), left_files) or 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,147 @@
+"""A process that another one, which has imported what it needs, forks for this process.
+
+It takes the place of `subprocess.Popen`: see `serve` in labkit/forking.py. Without a process that forks, as
+on other systems than Linux, `start` starts a new program.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from labkit import forking
+
+
+def start(
+    address: str,
+    words: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: str | None = None,
+    stdin: int = subprocess.DEVNULL,
+    joins_stderr: bool = False,
+) -> ForkedProcess | subprocess.Popen[bytes]:
+    """Run `python -m` with these words, forked by the process at this address if it can.
+
+    Its standard output is a pipe to this process. `stdin`: a file's number, `subprocess.PIPE` or
+    `subprocess.DEVNULL`. `joins_stderr`: its standard error goes to the same pipe as its output.
+    """
+    if address:
+        with suppress(OSError):
+            return ForkedProcess(address, words, env, cwd, stdin, joins_stderr)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", *words],
+        env=env,
+        cwd=cwd,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if joins_stderr else None,
+        start_new_session=True,
+    )
+
+
+class ForkedProcess:
+    """A process that has been forked for this one; it is killed if this one ends."""
+
+    def __init__(  # noqa: PLR0917 (as `start`)
+        self,
+        address: str,
+        words: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str | None,
+        stdin: int,
+        joins_stderr: bool,
+    ) -> None:
+        """Ask for the process. Raise OSError if it cannot be forked."""
+        self.returncode: int | None = None
+        self.stdin: Any = None
+        self._connection = socket.socket(socket.AF_UNIX)
+        its_stdin = os.open(os.devnull, os.O_RDONLY)
+        if stdin == subprocess.PIPE:
+            os.close(its_stdin)
+            its_stdin, into = os.pipe()
+            self.stdin = open(into, "wb")  # noqa: SIM115  (closed by `__exit__`)
+        elif stdin != subprocess.DEVNULL:
+            os.dup2(stdin, its_stdin)
+        out, its_stdout = os.pipe()
+        self.stdout: Any = open(out, "rb")  # noqa: SIM115
+        files = [its_stdin, its_stdout, os.dup(its_stdout if joins_stderr else 2)]
+        request = {
+            "ranks": 0,
+            "files": [0, 1, 2],
+            "environment": dict(env),
+            "directory": cwd or os.getcwd(),
+            "words": [*words],
+        }
+        try:
+            self._connection.connect(f"\0{address}")
+            forking.send(self._connection, request, files)
+            pid = self._connection.recv(forking.STATUS.size, socket.MSG_WAITALL)
+            if not pid:
+                raise ConnectionError("the process that forks has not forked this one")
+            self.pid: int = forking.STATUS.unpack(pid)[0]
+        except OSError:
+            self._close()
+            raise
+        finally:
+            for file in files:
+                os.close(file)
+
+    def poll(self) -> int | None:
+        """Return the exit code, or minus the signal, of a process that has ended; else None."""
+        if self.returncode is None and select.select([self._connection], [], [], 0)[0]:
+            self._read_end()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the same at its end. Raise subprocess.TimeoutExpired after so many seconds."""
+        if self.returncode is None:
+            if not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
+            self._read_end()
+        assert self.returncode is not None
+        return self.returncode
+
+    def _read_end(self) -> None:
+        end = b""
+        with suppress(OSError):
+            end = self._connection.recv(forking.STATUS.size, socket.MSG_WAITALL)
+        # Without an answer the process that forks has ended, and all that it has forked with it.
+        self.returncode = forking.STATUS.unpack(end)[0] if end else -signal.SIGKILL
+
+    def send_signal(self, number: int) -> None:
+        """Let the process that forks send it a signal."""
+        if self.returncode is None:
+            with suppress(OSError):
+                self._connection.send(bytes([number]))
+
+    def terminate(self) -> None:
+        """Send it SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+    def __enter__(self) -> ForkedProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.stdin is not None:
+            with suppress(OSError):
+                self.stdin.close()
+        self.wait()
+        self._close()
+
+    def _close(self) -> None:
+        for file in self.stdin, self.stdout, self._connection:
+            if file is not None:
+                with suppress(OSError):
+                    file.close()
