@@ -35,12 +35,17 @@ def notebook(browser: Browser, lab: Lab, end: Path) -> Iterator[Notebook]:
 
 
 def type_in(notebook: Notebook, text: str) -> None:
-    """Replace the text of the edited cell, key by key at its end, as a student does."""
+    """Replace the text of the edited cell, as a student does, and wait until Tab would complete there.
+
+    With a class, JupyterLab marks an editor in which Tab completes and does not indent: not while text is
+    selected.
+    """
+    enabled = notebook.page.locator(".jp-mod-completer-enabled")
     notebook.code(EDITED).locator(".cm-content").click()
     notebook.page.keyboard.press("ControlOrMeta+a")
+    enabled.wait_for(state="detached")
     notebook.page.keyboard.insert_text(text)
-    # JupyterLab decides a moment later that Tab completes here, and does not indent.
-    notebook.page.locator(".jp-mod-completer-enabled").first.wait_for(state="attached")
+    enabled.wait_for(state="attached")
 
 
 def offered(notebook: Notebook, text: str) -> list[str]:
