@@ -62,11 +62,14 @@ class RankMagics(CellMagics):
     def run(self, cell: str, options: Options) -> Any:
         code, questions = split_help(cell)
         result = None
-        if not questions or has_code(code):
-            result = self.run_on_ranks(code, options)
+        try:
+            if not questions or has_code(code):
+                result = self.run_on_ranks(code, options)
+        finally:
+            if defines_names(code):
+                service.cell_has_ended()
         for expression, detail in questions:
             show_help(expression, detail)
-        service.cell_has_ended()
         return result
 
     def run_on_ranks(self, cell: str, options: Options) -> Any:

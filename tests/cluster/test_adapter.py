@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import ipyparallel as ipp
 import pytest
 import zmq
+from ipykernel.kernelbase import Kernel
 from ipyparallel import error
 from ipyparallel.client import view
 from ipyparallel.client.magics import ParallelMagics
@@ -33,6 +34,7 @@ import mpiwatch
 from labkit.cluster.adapter import client, functions, launchers
 from labkit.cluster.adapter.controller import Controller, HeartMonitor
 from labkit.cluster.adapter.magics import CellMagics
+from labkit.cluster.completion.cells import OPTIONS
 from labkit.cluster.failures import Failure, failures_in
 
 
@@ -140,6 +142,24 @@ def test_an_engine_looks_for_modules_and_calls_functions_as_the_adapter_expects(
     called = inspect.getsource(IPythonParallelKernel.do_apply)
     assert all(f"'{part}'" in called or f'"{part}"' in called for part in ("f", "args", "kwargs", "result"))
     assert functions.is_in_use("_0123abcd_0123456789_f") and not functions.is_in_use("_")
+
+
+def test_a_rank_answers_on_its_control_channel_in_a_thread_of_its_own() -> None:
+    assert "control_thread" in inspect.getsource(app.IPEngine)
+    assert "self.control_handlers.get(msg_type" in inspect.getsource(IPythonParallelKernel.process_control)
+    assert "self._send(self._control_stream, msg_type" in inspect.getsource(ipp.Client._send_control_request)
+
+
+def test_the_kernel_receives_requests_in_the_replaced_method() -> None:
+    source = inspect.getsource(Kernel.start)
+    assert "self.shell_stream.on_recv(self.shell_channel_thread_main, copy=False)" in source
+    assert list(inspect.signature(Kernel.shell_channel_thread_main).parameters) == ["self", "msg"]
+
+
+def test_the_options_of_px_are_ipyparallels() -> None:
+    parser = ParallelMagics.cell_px.parser
+    options = {text for action in parser._actions for text in action.option_strings if text.startswith("--")}
+    assert set(OPTIONS) == options - {"--help"}
 
 
 # What others may use of ipyparallel: names that its documentation has, and its errors.

@@ -117,6 +117,23 @@ def connected(world: World) -> Iterator[Kernel]:
     kernel.end()
 
 
+def test_the_kernel_stays_busy_while_a_cell_runs(connected: Kernel, tmp_path: Path) -> None:
+    """JupyterLab shows the last state that the kernel has published, for whatever request."""
+    end = tmp_path / "end"
+    message = connected.start(WAITS.format(str(end)))
+    states = []
+    ask(connected, "complete", COMPLETIONS[0])
+    while states[-2:] != [("idle", False), ("busy", True)]:
+        reply = connected.client.get_iopub_msg(timeout=DEADLINE_S)
+        if reply["msg_type"] == "status":
+            is_of_cell = reply["parent_header"].get("msg_id") == message
+            states.append((reply["content"]["execution_state"], is_of_cell))
+    end.touch()
+    assert connected.finish(message) == ""
+    ask(connected, "complete", COMPLETIONS[0])
+    assert connected.run("print(1)") == "1\n"
+
+
 def test_there_are_forty_completions_and_twenty_helps() -> None:
     assert (len(COMPLETIONS), len(HELPS)) == (40, 20)
 

@@ -6,6 +6,7 @@ module answers some of them before that; `shell_channel_thread_main` is not docu
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
@@ -32,14 +33,41 @@ def answer_beside_cells(kernel: Any, answers: dict[str, Begin]) -> None:
     if receive is None or kernel.shell_channel_thread is None:  # a kernel without such a thread
         return
 
+    cell = RunningCell(kernel)
+
     async def receive_or_answer(message: list[Any]) -> None:
-        if not begin_answer(kernel, answers, message):
+        if not begin_answer(kernel, answers, message, cell):
             await receive(message)
 
     kernel.shell_channel_thread_main = receive_or_answer
 
 
-def begin_answer(kernel: Any, answers: dict[str, Begin], message: list[Any]) -> bool:
+class RunningCell:
+    """The cell that the kernel runs, so that a notebook can be told that the kernel is still busy with it."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self.request: dict[str, Any] | None = None
+        self.lock = threading.Lock()
+        kernel.shell.events.register("pre_execute", self.begin)
+        kernel.shell.events.register("post_execute", self.end)
+
+    def begin(self) -> None:
+        with self.lock:
+            self.request = self.kernel.get_parent("shell")
+
+    def end(self) -> None:
+        with self.lock:  # the kernel says that it is idle only after this
+            self.request = None
+
+    def say_busy(self, publish: Callable[[str, dict[str, Any]], None]) -> None:
+        """Publish that the kernel is busy with the cell, if it runs one."""
+        with self.lock:
+            if self.request is not None:
+                publish("busy", self.request)
+
+
+def begin_answer(kernel: Any, answers: dict[str, Begin], message: list[Any], cell: RunningCell) -> bool:
     """Begin to answer a message; return whether this has happened, and ipykernel has nothing to do."""
     try:
         idents, parts = kernel.session.feed_identities(message, copy=False)
@@ -55,15 +83,15 @@ def begin_answer(kernel: Any, answers: dict[str, Begin], message: list[Any]) -> 
         return False
     if answer is None:
         return False
-    Sending(kernel, idents, request).begin(answer)
+    Sending(kernel, idents, request, cell).begin(answer)
     return True
 
 
 class Sending:
     """Sends an answer once: when it is there, or at its deadline."""
 
-    def __init__(self, kernel: Any, idents: Any, request: dict[str, Any]) -> None:
-        self.kernel, self.idents, self.request = kernel, idents, request
+    def __init__(self, kernel: Any, idents: Any, request: dict[str, Any], cell: RunningCell) -> None:
+        self.kernel, self.idents, self.request, self.cell = kernel, idents, request, cell
         self.is_sent = False
 
     def begin(self, answer: Answer) -> None:
@@ -78,19 +106,22 @@ class Sending:
         answer.content.add_done_callback(finish)
 
     def send(self, content: dict[str, Any]) -> None:
-        """Send the answer, and that the kernel was busy with the request and is idle again."""
+        """Send the answer, and that the kernel was busy with the request and is idle again.
+
+        JupyterLab shows the last state that it has heard of, of whatever request: so a cell that runs is
+        named once more.
+        """
         if self.is_sent:
             return
         self.is_sent = True
         session, stream = self.kernel.session, self.kernel.shell_stream
         name = self.request["header"]["msg_type"].replace("_request", "_reply")
-        self.publish("busy")
+        self.publish("busy", self.request)
         session.send(stream, name, content, parent=self.request, ident=self.idents)
-        self.publish("idle")
+        self.publish("idle", self.request)
+        self.cell.say_busy(self.publish)
 
-    def publish(self, state: str) -> None:
+    def publish(self, state: str, request: dict[str, Any]) -> None:
         topic = f"kernel.{self.kernel.ident}.status".encode()
         content = {"execution_state": state}
-        self.kernel.session.send(
-            self.kernel.iopub_socket, "status", content, parent=self.request, ident=topic
-        )
+        self.kernel.session.send(self.kernel.iopub_socket, "status", content, parent=request, ident=topic)

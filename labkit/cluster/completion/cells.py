@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 # The options of `%%px`, as ipyparallel has them; tests/cluster/test_adapter.py compares the two lists.
 OPTIONS = (
-    *("--block", "--group-outputs", "--local", "--no-stream", "--noblock", "--out", "--progress-after"),
-    *("--signal-on-interrupt", "--stream", "--targets", "--verbose"),
+    *("--block", "--group-outputs", "--local", "--no-stream", "--no-verbose", "--noblock", "--out"),
+    *("--progress-after", "--signal-on-interrupt", "--stream", "--targets", "--verbose"),
 )
 # Lines above `%%px`: blank ones, comments, and other cell magics, as in `%%time`.
 ABOVE = r"(?:[ \t]*(?:#[^\n]*)?\n|%%(?!px\b)[^\n]*\n)*"

@@ -13,6 +13,7 @@ from labkit.cluster.adapter.requests import Answer, answer_beside_cells
 from labkit.cluster.completion.cells import CellOnRanks, find_cell
 from labkit.cluster.completion.service import Ask, service
 
+TERMINAL_S = 1.0  # at most, for an answer in a terminal, which loads much at its first completion
 LATEST_S = 0.13  # from a request until something is answered, be it nothing
 
 
@@ -99,7 +100,7 @@ def match_names(context: Any) -> dict[str, Any]:
     if answer is None:
         return {"completions": [], "suppress": False}
     try:
-        reply = answer.content.result(answer.latest_s)
+        reply = answer.content.result(TERMINAL_S)
     except TimeoutError:
         reply = answer.otherwise
     rows = reply["metadata"]["_jupyter_types_experimental"]

@@ -162,7 +162,7 @@ class Documented(Thing):
 
 
 class Preparation:
-    """Imports NumPy in a thread, for the names of `np`, if the kernel has not done so."""
+    """Reads, in a thread, what the mirror needs: NumPy, if the kernel has not imported it, and MPI.pyi."""
 
     def __init__(self) -> None:
         self.is_done = threading.Event()
@@ -175,13 +175,14 @@ class Preparation:
             threading.Thread(target=self.read, name="labkit-completion-prepares", daemon=True).start()
 
     def wait(self, seconds: float) -> None:
-        """Wait until NumPy is imported, but not longer than this."""
+        """Wait until all is read, but not longer than this; not at the first request, which begins it."""
         if self.has_begun:
             self.is_done.wait(max(0.0, seconds))
 
     def read(self) -> None:
-        """Import NumPy."""
+        """Read both. A kernel in which nobody asks never does."""
         try:
+            module_named("mpi4py.MPI")
             importlib.import_module("numpy.random")
         finally:
             self.is_done.set()

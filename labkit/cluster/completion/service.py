@@ -16,7 +16,6 @@ from labkit.cluster.completion import answers
 from labkit.cluster.completion.cells import OPTIONS, CellOnRanks
 from labkit.cluster.completion.mirror import Mirror, Preparation
 from labkit.cluster.completion.on_ranks import ANSWER
-from labkit.cluster.completion.scope import module_named
 from labkit.guard import Guard, note_in_log
 
 RANK_S = 0.08  # for a rank to answer; it takes a few milliseconds
@@ -134,8 +133,6 @@ class Service:
             answer = asked.result()["content"]
             if answer.get("status") == "ok":
                 mirror.update(answer)
-        module_named("mpi4py.MPI")  # reads its text, for the time in which no rank answers
-        self.preparation.begin()
 
 
 def numbers_in(targets: str) -> set[int]:
