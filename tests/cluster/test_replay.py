@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import re
 from collections.abc import Iterator
 
 import pytest
@@ -53,8 +52,7 @@ def test_a_cell_prints_what_it_prints_and_shows_its_messages(shared: Kernel) -> 
     assert "rank 3  " in said and "Send to rank 0, 24 B" in said
     assert recordings() == []
     said = shared.run("%px print(comm.allreduce(1))")  # and the ranks record no more
-    assert said.count("4") == 4 + 0 * len(said), said
-    assert "<svg" not in said
+    assert "4" in said and "text/html" not in str(shared.saved_outputs()), said
 
 
 def test_a_deadlock_is_drawn_to_its_end_with_the_words_of_its_report(shared: Kernel) -> None:
@@ -63,7 +61,6 @@ def test_a_deadlock_is_drawn_to_its_end_with_the_words_of_its_report(shared: Ker
     page = html(shared)
     assert page.count('class="lost"') == 4 and page.count("still waiting for rank") == 4
     assert "wait for each other in a circle" in page
-    assert "Use Sendrecv" not in re.sub("<[^>]+>", "", page)[:50]
     assert "0.0" in shared.run(f"%%replay{RING}")  # the ranks go on
 
 
@@ -80,9 +77,9 @@ def test_a_cell_that_raises_an_error_is_drawn_and_raises_it(shared: Kernel) -> N
 
 def test_a_schedule_of_the_lab_is_drawn_with_the_cells_line(shared: Kernel) -> None:
     shared.run(
-        "%%replay\nfrom labkit.comm import average_gradient\n"
+        "%%replay\nfrom labkit.comm import ALGORITHMS, average\n"
         "gradient = np.full(1000, float(rank), np.float32)\n"
-        "average_gradient(comm, gradient, algorithm='ring')"
+        "average(comm, gradient, 1, ALGORITHMS['ring'])"
     )
     page = html(shared)
     assert page.count('class="message"') >= 24 and "line 4 Isend" in page, page[:3000]
