@@ -48,7 +48,7 @@ def test_a_cell_prints_what_it_prints_and_shows_its_messages(shared: Kernel) -> 
     said = shared.run(f"# a comment above\n%%replay{RING}")
     assert [f"[stdout:{rank}] {(rank - 1) % 4}.0" in said for rank in range(4)] == [True] * 4, said
     page = html(shared)
-    assert page.count('class="message"') == 4 and "line 6 Send" in page
+    assert page.count('class="message"') == 4 and "cell line 6: `comm.Send(" in page
     assert "rank 3  " in said and "Send to rank 0, 24 B" in said
     assert recordings() == []
     said = shared.run("%px print(comm.allreduce(1))")  # and the ranks record no more
@@ -91,3 +91,21 @@ def test_ranks_that_die_leave_a_replay_and_no_file(shared: Kernel) -> None:
     assert "Barrier" in html(shared) and recordings() == []
     assert "4 ranks" in shared.run(CONNECT)
     assert "0.0" in shared.run(f"%%replay{RING}")
+
+
+def test_the_smallest_failing_case_of_a_check_can_be_watched(shared: Kernel) -> None:
+    wrong = """
+def shift_right(comm, array):
+    received = np.empty_like(array)
+    request = comm.Irecv(received, (comm.rank + 1) % comm.size)
+    comm.Send(array, (comm.rank - 1) % comm.size)
+    request.Wait()
+    return received
+check(shift_right)
+"""
+    shared.run("%px from labkit.exercises import check, run_case")
+    said = shared.run(f"%%px{wrong}")
+    assert "%%replay" in said and "run_case(shift_right)" in said, said
+    said = shared.run("%%replay\nrun_case(shift_right)")
+    assert "shift_right with " in said, said
+    assert "Send to rank" in said and 'class="message"' in html(shared)
