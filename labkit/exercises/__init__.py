@@ -15,6 +15,7 @@ _HOMES = {
     "contest": "labkit.exercises.allreduce_contest",
     "incident": "labkit.exercises.on_call",
     "progress": "labkit.exercises.record",
+    "run_case": "labkit.exercises.watching",
 }
 __all__ = list(_HOMES)
 

@@ -24,6 +24,7 @@ from labkit.checks.exercise import Exercise, HeadingError, is_stub
 from labkit.checks.judging import judge_text
 from labkit.cluster.adapter.functions import is_own_object
 from labkit.exercises import catalogue, record
+from labkit.exercises.watching import note_failure
 from labkit.text import COLUMNS, NO_TAG, counted, wrapped
 from mpiwatch.sessions import is_cell
 
@@ -308,6 +309,7 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
     if len(own) != len(given) or (own != given and set(own) == set(given)):
         finding += f" Your function takes ({', '.join(own)}); the task says ({', '.join(given)})."
     finding += " The notebook uses the reference until it is."
+    finding += note_failure(exercise, found.finding)
     magic = "%px " if _world() else ""  # the function is on the ranks
     printed, hints = _printed(found.printed), ""
     for number, text in reversed([*enumerate(exercise.hints, 1)]):

@@ -29,6 +29,7 @@ from labkit.train.columns import PARTS, TIMES
 from labkit.train.steps import Epoch, Step
 from mpiwatch.launch import ONE_THREAD, node_name
 from mpiwatch.processes import cores
+from mpiwatch.trace import chrome_content, chrome_span
 
 # The columns of iterations.csv, as fields of a table.
 COLUMNS = np.dtype([(column.name, column.kind) for column in ALL_COLUMNS])
@@ -134,25 +135,18 @@ def save_trace(path: Path, steps: Sequence[Step], about: Mapping[str, Any]) -> N
     """
     rows = {2 * step.rank + 1: f"rank {step.rank}" for step in steps}  # some viewers hide thread 0
     rows |= {2 * step.rank + 2: f"rank {step.rank}, buckets" for step in steps if step.transfers}
-    names = [("process_name", 1, "labkit train"), *(("thread_name", *row) for row in sorted(rows.items()))]
-    events: list[dict[str, Any]] = [
-        {"ph": "M", "name": kind, "pid": 1, "tid": row, "args": {"name": name}} for kind, row, name in names
-    ]
+    events: list[dict[str, Any]] = []
     last: dict[int, float] = {}
     for step in (step for step in steps if step.number <= TRACED):
-        own, idle = 2 * step.rank + 1, ("idle", last.get(step.rank, 0.0), step.begin)
-        spans = [(own, name, name, begin, end) for name, begin, end in [idle, *step.spans()]]
-        spans += [
-            (own + 1, f"bucket {each.bucket + 1}", "bucket", each.begin, each.end) for each in step.transfers
-        ]
-        for row, name, category, begin, end in spans:
-            event = {"ph": "X", "name": name, "cat": category, "pid": 1, "tid": row}
-            event |= {"ts": round(1e6 * begin, 3), "dur": round(1e6 * max(0.0, end - begin), 3)}
-            events.append({**event, "args": {"epoch": step.epoch, "step": step.number}})
+        row, details = 2 * step.rank + 1, {"epoch": step.epoch, "step": step.number}
+        for name, begin, end in [("idle", last.get(step.rank, 0.0), step.begin), *step.spans()]:
+            events.append(chrome_span(row, name, name, begin, end, details))
+        for transfer in step.transfers:
+            name = f"bucket {transfer.bucket + 1}"
+            events.append(chrome_span(row + 1, name, "bucket", transfer.begin, transfer.end, details))
         last[step.rank] = step.done
-    content = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": dict(about)}
     with atomic_write(path) as out:
-        out.write(json.dumps(content).encode())
+        out.write(chrome_content("labkit train", rows, events, about).encode())
 
 
 def load_iterations(path: Path) -> np.ndarray:

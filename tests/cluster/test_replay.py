@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import re
 from collections.abc import Iterator
 
 import pytest
@@ -49,12 +48,11 @@ def test_a_cell_prints_what_it_prints_and_shows_its_messages(shared: Kernel) -> 
     said = shared.run(f"# a comment above\n%%replay{RING}")
     assert [f"[stdout:{rank}] {(rank - 1) % 4}.0" in said for rank in range(4)] == [True] * 4, said
     page = html(shared)
-    assert page.count('class="message"') == 4 and "line 6 Send" in page
+    assert page.count('class="message"') == 4 and "cell line 6: `comm.Send(" in page
     assert "rank 3  " in said and "Send to rank 0, 24 B" in said
     assert recordings() == []
     said = shared.run("%px print(comm.allreduce(1))")  # and the ranks record no more
-    assert said.count("4") == 4 + 0 * len(said), said
-    assert "<svg" not in said
+    assert "4" in said and "text/html" not in str(shared.saved_outputs()), said
 
 
 def test_a_deadlock_is_drawn_to_its_end_with_the_words_of_its_report(shared: Kernel) -> None:
@@ -63,7 +61,6 @@ def test_a_deadlock_is_drawn_to_its_end_with_the_words_of_its_report(shared: Ker
     page = html(shared)
     assert page.count('class="lost"') == 4 and page.count("still waiting for rank") == 4
     assert "wait for each other in a circle" in page
-    assert "Use Sendrecv" not in re.sub("<[^>]+>", "", page)[:50]
     assert "0.0" in shared.run(f"%%replay{RING}")  # the ranks go on
 
 
@@ -80,9 +77,9 @@ def test_a_cell_that_raises_an_error_is_drawn_and_raises_it(shared: Kernel) -> N
 
 def test_a_schedule_of_the_lab_is_drawn_with_the_cells_line(shared: Kernel) -> None:
     shared.run(
-        "%%replay\nfrom labkit.comm import average_gradient\n"
+        "%%replay\nfrom labkit.comm import ALGORITHMS, average\n"
         "gradient = np.full(1000, float(rank), np.float32)\n"
-        "average_gradient(comm, gradient, algorithm='ring')"
+        "average(comm, gradient, 1, ALGORITHMS['ring'])"
     )
     page = html(shared)
     assert page.count('class="message"') >= 24 and "line 4 Isend" in page, page[:3000]
@@ -94,3 +91,21 @@ def test_ranks_that_die_leave_a_replay_and_no_file(shared: Kernel) -> None:
     assert "Barrier" in html(shared) and recordings() == []
     assert "4 ranks" in shared.run(CONNECT)
     assert "0.0" in shared.run(f"%%replay{RING}")
+
+
+def test_the_smallest_failing_case_of_a_check_can_be_watched(shared: Kernel) -> None:
+    wrong = """
+def shift_right(comm, array):
+    received = np.empty_like(array)
+    request = comm.Irecv(received, (comm.rank + 1) % comm.size)
+    comm.Send(array, (comm.rank - 1) % comm.size)
+    request.Wait()
+    return received
+check(shift_right)
+"""
+    shared.run("%px from labkit.exercises import check, run_case")
+    said = shared.run(f"%%px{wrong}")
+    assert "%%replay" in said and "run_case(shift_right)" in said, said
+    said = shared.run("%%replay\nrun_case(shift_right)")
+    assert "shift_right with " in said, said
+    assert "Send to rank" in said and 'class="message"' in html(shared)

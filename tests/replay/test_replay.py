@@ -57,7 +57,7 @@ def test_the_sentence_names_the_straggler_and_the_line() -> None:
 
 
 def test_the_sentence_names_the_rank_for_which_one_other_waits() -> None:
-    assert cost_sentence(ring()) == "rank 3 computed 38 ms while rank 0 waited for it in Wait (line 7)."
+    assert cost_sentence(ring()) == "rank 3 computed 38.5 ms while rank 0 waited for it in Wait (line 7)."
 
 
 def test_the_sentence_names_a_slow_link() -> None:

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from itertools import count
-from time import monotonic
+from time import monotonic, thread_time
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -84,7 +84,7 @@ class Recorder:
         self.requests: dict[int, Request] = {}  # by the identities of their `made`
         self.templates: dict[int, Request] = {}  # persistent requests, in the same way
         self.lines: dict[Any, tuple[int, list[CodeType]]] = {}
-        self.own_s = 0.0
+        self.own_s = 0.0  # of this thread's processor time
         self.cells = 0  # of a session, that have begun since the recording has
 
     def begin(  # noqa: PLR0917
@@ -103,7 +103,7 @@ class Recorder:
         size: int | None = None,
     ) -> Call:
         """Write a row as a call begins. `peer` and `root` are ranks of `comm`."""
-        entered_s = monotonic()
+        entered_s = thread_time()
         log = self.log
         row = log.row()
         number = number or next(self.numbers)
@@ -122,9 +122,7 @@ class Recorder:
             ROW.pack_into(
                 log.memory, row, number, kind, letter, *fields, size, items, request, began_s, 0.0, raw
             )
-        else:
-            began_s = monotonic()
-        self.own_s += began_s - entered_s
+        self.own_s += thread_time() - entered_s
         return Call(self, row, number)
 
     def line(self, frame: FrameType | None) -> int:
@@ -167,20 +165,20 @@ class Call(NamedTuple):
 
     def received(self, comm: Any, status: MPI.Status, values: Any, *, is_object: bool) -> None:
         """Note that the call, a receive, has ended, and what has come."""
-        ended_s = monotonic()
+        ended_s, entered_s = monotonic(), thread_time()
         if self.row:
             peer, tag = comm._world_rank(status.source), status.tag
             self.recorder.log.message(
                 self.row, peer, tag, status.Get_count(MPI.BYTE), ended_s, shown(values, is_object=is_object)
             )
-        self.recorder.own_s += monotonic() - ended_s
+        self.recorder.own_s += thread_time() - entered_s
 
     def values(self, buffer: Any, *, is_object: bool) -> None:
         """Note that the call has ended, and what its buffer holds now."""
-        ended_s = monotonic()
+        ended_s, entered_s = monotonic(), thread_time()
         if self.row:
             self.recorder.log.values(self.row, ended_s, shown(buffer, is_object=is_object))
-        self.recorder.own_s += monotonic() - ended_s
+        self.recorder.own_s += thread_time() - entered_s
 
 
 def shown(buffer: Any, *, is_object: bool) -> Shown:
