@@ -37,6 +37,8 @@ INPUTS = (
     "requirements.lock",
     *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("cluster_profiles/*/*.py"))),
     "labkit/cli/overrides.json",
+    "labkit/cli/labextension/package.json",
+    "labkit/cli/labextension/static/marks.js",
     "labkit/fonts.py",
     "tools/make_env.py",
 )

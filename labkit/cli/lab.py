@@ -187,9 +187,10 @@ def transport(folder: Path) -> list[str]:
 def export_options() -> list[str]:
     """Return options that take formats which cannot work here out of *Save and Export Notebook As*.
 
-    Some need pandoc or TeX, PDF by a browser needs Playwright, and the notebooks are no slides.
+    Some need pandoc or TeX, PDF by a browser needs Playwright, and the notebooks are no slides. A script with
+    `%%px` cells runs nowhere: the lab's own format, Program, takes its place.
     """
-    refused = ["SlidesExporter", "QtPDFExporter", "QtPNGExporter"]
+    refused = ["ScriptExporter", "SlidesExporter", "QtPDFExporter", "QtPNGExporter"]
     if shutil.which("pandoc") is None:
         refused += ["ASCIIDocExporter", "LatexExporter", "RSTExporter"]  # and PDF, which is made from LaTeX
     if shutil.which("pandoc") is None or shutil.which("xelatex") is None:

@@ -70,7 +70,10 @@ def rank_info() -> RankInfo:
 
 
 def name_cells_in_warnings() -> None:
-    """Let a warning name the notebook's cell, not a file whose name differs from rank to rank."""
+    """Let a warning name the notebook's cell, not a file whose name differs from rank to rank.
+
+    A rank has no widgets, and `tqdm.auto` draws its bar as text then: no warning has to say so.
+    """
     import warnings
 
     from mpiwatch.sessions import cell_number
@@ -85,6 +88,7 @@ def name_cells_in_warnings() -> None:
         )
 
     warnings.formatwarning = formatted
+    warnings.filterwarnings("ignore", message="IProgress not found")
 
 
 def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[str, list[str]]:

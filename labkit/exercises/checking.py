@@ -346,7 +346,7 @@ def _card(colour: str, label: str, text: str, below: str) -> str:
     """Return a verdict as HTML: a label on the colour that also frames it, a text, and what is below."""
     label = f"<b style='background: {colour}; color: white; border-radius: 3px; padding: 1px 7px'>{label}</b>"
     frame = f"border-left: 5px solid {colour}; padding-left: 10px; max-width: 70em"
-    return f"<div style='{frame}'><div>{label} {_marked(text)}</div>{below}</div>"
+    return f"<div role='status' style='{frame}'><div>{label} {_marked(text)}</div>{below}</div>"
 
 
 def _closed(title: str, html: str) -> str:

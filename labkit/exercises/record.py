@@ -151,12 +151,17 @@ class Progress:
 
     def _repr_html_(self) -> str:
         rows = []
+        left = "style='text-align:left'"
         for each, (stars, points, state) in self._rows():
-            title = f"{escape(each.heading.title)} (<code>{each.name}</code>)"
-            cells = each.notebook, title, stars, f"{each.heading.minutes} min", points.split()[0], state
-            rows.append("<tr>" + "".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells))
+            link = f"<a href='{escape(each.heading.link)}'>{escape(each.heading.title)}</a>"
+            in_words = f"difficulty {each.heading.difficulty} of 5"
+            drawn = f"<span role='img' aria-label='{in_words}' title='{in_words}'>{stars}</span>"
+            minutes, number = f"{each.heading.minutes} min", points.split()[0]
+            cells = "".join(f"<td {left}>{cell}</td>" for cell in (drawn, minutes, number, state))
+            title = f"<th scope='row' {left}>{link} (<code>{each.name}</code>)</th>"
+            rows.append(f"<tr><td {left}>{each.notebook}</td>{title}{cells}</tr>")
         names = "notebook", "exercise", "difficulty", "time", "points", "state"
-        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in names)
+        head = "".join(f"<th scope='col' {left}>{name}</th>" for name in names)
         answers = "".join(f"<p>Question {name}: {escape(text)}</p>" for name, text in self.answers.items())
         return f"<table><tr>{head}</tr>{''.join(rows)}</table><p>{self.summary()}</p>{answers}"
 

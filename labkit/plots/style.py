@@ -19,7 +19,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from labkit.colours import COLOURS
+from labkit.colours import COLOURS, colour  # noqa: F401  (notebooks import colour from here)
 from labkit.files import atomic_write
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")

@@ -71,6 +71,28 @@ def test_the_first_cell_to_run_is_on_the_first_screen(lab: Lab, page: Page) -> N
         assert box is not None and box["y"] + box["height"] < height - 30, box  # above the status bar
 
 
+EDGE = "editor => getComputedStyle(editor).borderLeftStyle + getComputedStyle(editor).borderLeftWidth"
+
+
+def test_cells_of_exercises_have_an_edge_and_progress_links_to_them(lab: Lab, page: Page) -> None:
+    first = str(lab.first.with_name("00_meet_the_cluster.ipynb"))
+    name = lab.write("my-notebooks/list.ipynb", "from labkit.exercises import progress\nprogress('00')")
+    page.goto(f"{lab.url}lab/tree/{name}?token={lab.token}&reset")
+    shown = Notebook(lab, page, name)
+    shown.wait_until_ready()
+    shown.run(0)
+    shown.output(0).locator("a", has_text="Broadcast by hand").click()
+    notebook = Notebook(lab, page, first)
+    notebook.wait_until_ready()
+    notebook.panel.locator("h3", has_text="Broadcast by hand").wait_for()
+    edges = {
+        cell: notebook.code(cell).locator(".jp-InputArea-editor").evaluate(EDGE)
+        for cell in ("broadcast-yours", "broadcast-check", "send-recv")
+    }
+    assert [*edges.values()][:2] == ["solid5px", "dotted5px"], edges
+    assert edges["send-recv"] == "solid1px", edges
+
+
 def test_a_tab_goes_on_when_the_lab_starts_again(browser: Browser, tmp_path: Path) -> None:
     context = browser.new_context()
     page = context.new_page()

@@ -86,3 +86,10 @@ def test_the_page_lists_every_exercise_with_its_state() -> None:
     assert second.heading.title.partition("<")[0] in found._repr_html_()
     assert CliRunner().invoke(command).output == f"{found}\n"
     assert {each.notebook for each in record.progress("05").exercises} == {"05"}
+
+
+def test_the_table_links_to_the_tasks_and_has_words_for_its_stars() -> None:
+    html = record.progress("00")._repr_html_()
+    assert "<a href='00_meet_the_cluster.ipynb#cell-id=exercise-my-items'>Which items are mine?</a>" in html
+    assert html.count("<th scope='col'") == 6 and html.count("<th scope='row'") == 5
+    assert "<span role='img' aria-label='difficulty 1 of 5' title='difficulty 1 of 5'>★☆☆☆☆</span>" in html
