@@ -13,7 +13,7 @@ from labkit.checks.transport import Foreign
 from labkit.text import counted
 
 ROUNDINGS = 1024  # the tolerance, in units of the dtype's rounding, relative to the largest value
-NUMBERS = "biufc"  # kinds of dtype
+NUMBER_KINDS = "biufc"  # kinds of dtype
 NEARLY = (
     1e-3  # a relative difference below which the digits of a wrong value are lost, and no others computed
 )
@@ -80,7 +80,7 @@ def _arrays(got: Any, expected: np.ndarray, tolerance: float | None, name: str) 
         return _is_of_kind(name, got, expected)
     if got.shape != expected.shape:
         return f"{name} has shape {got.shape}, expected {expected.shape}"
-    if expected.dtype.kind in NUMBERS and got.dtype.kind in NUMBERS:
+    if expected.dtype.kind in NUMBER_KINDS and got.dtype.kind in NUMBER_KINDS:
         wrong = _wrong(got, expected, _tolerance(tolerance, expected.dtype))
         if wrong.any() and _is_rounded(got, expected):
             return f"{name} has dtype {got.dtype}, expected {expected.dtype}: digits are lost"
@@ -133,7 +133,7 @@ def _tolerance(given: float | None, dtype: np.dtype) -> float:
 
 def _numbers(got: Any, expected: Any, tolerance: float | None, name: str) -> str | None:
     left, right = np.asarray(got, _dtype(got)), np.asarray(expected)
-    if got is None or left.dtype.kind not in NUMBERS or left.size != 1 or left.ndim > right.ndim:
+    if got is None or left.dtype.kind not in NUMBER_KINDS or left.size != 1 or left.ndim > right.ndim:
         return _is_of_kind(name, got, expected)
     if _wrong(left.reshape(()), right.reshape(()), _tolerance(tolerance, right.dtype)).any():
         if _is_rounded(left.reshape(()), right.reshape(())):

@@ -47,7 +47,7 @@ class Counting(CountingComm):
 _persistent: dict[int, tuple[Any, int, int]] = {}
 
 
-class Open(NamedTuple):
+class OpenRequest(NamedTuple):
     """A request, the call that made it, and the student's line."""
 
     request: Any
@@ -82,7 +82,7 @@ note_starts(count_start)
 
 
 def recording(
-    note: Callable[[Call], object], names: Iterable[str] = METHODS, made: list[Open] | None = None
+    note: Callable[[Call], object], names: Iterable[str] = METHODS, made: list[OpenRequest] | None = None
 ) -> type[CommWrapper]:
     """Return a class of communicators that note each call of these methods before they make it.
 
@@ -103,7 +103,7 @@ def recording(
             note(_call(comm, name, given))
             result = call()
             if made is not None and isinstance(result, MPI.Request):
-                made.append(Open(result, name, here()))
+                made.append(OpenRequest(result, name, here()))
             return result
         finally:
             inside.is_inside = False

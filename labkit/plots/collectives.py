@@ -19,7 +19,7 @@ from labkit.plots.style import INK, centred, text_colour
 
 Held = Sequence[float] | np.ndarray | None  # a rank's values, or None if it has no buffer
 
-UNKNOWN = "#BBBBBB"
+UNKNOWN_COLOUR = "#BBBBBB"
 MIN_WIDTH, MAX_WIDTH = 7.6, 9.5  # of figures, in inches
 MAX_SUBSETS = 8  # with more ranks, only sums over all of them are recognised
 
@@ -143,7 +143,7 @@ def _cell(
 ) -> set[str]:
     """Draw one value that is made of values of `ranks`; return the legend entry that it needs, if any."""
     left, top, width, height = where
-    fills = [UNKNOWN] if ranks is None else [colour(rank) for rank in ranks] or ["white"]
+    fills = [UNKNOWN_COLOUR] if ranks is None else [colour(rank) for rank in ranks] or ["white"]
     for stripe, fill in enumerate(fills):
         start = left + stripe * width / len(fills)
         axes.add_patch(Rectangle((start, top), width / len(fills), height, facecolor=fill, lw=0))

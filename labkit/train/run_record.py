@@ -24,15 +24,14 @@ import labkit
 from labkit.files import atomic_write, locked, remove_unfinished
 from labkit.nn import MODELS, Model, load_model
 from labkit.train.callbacks import TRACED
-from labkit.train.columns import COLUMNS as ALL_COLUMNS
-from labkit.train.columns import PARTS, TIMES
+from labkit.train.columns import COLUMNS, PARTS, TIMES
 from labkit.train.steps import Epoch, Step
 from mpiwatch.launch import ONE_THREAD, node_name
 from mpiwatch.processes import cores
 from mpiwatch.trace import chrome_content, chrome_span
 
 # The columns of iterations.csv, as fields of a table.
-COLUMNS = np.dtype([(column.name, column.kind) for column in ALL_COLUMNS])
+ROW = np.dtype([(column.name, column.kind) for column in COLUMNS])
 
 
 BLAS_THREADS = (*ONE_THREAD, "VECLIB_MAXIMUM_THREADS")
@@ -91,8 +90,8 @@ def save_measurements(
     Call this, and what else saves, on one rank. See `save_record`, `iterations` and `save_trace`.
     """
     save_record(directory, model, rows, run)
-    table, names = iterations(steps, run["ranks"]).ravel(), COLUMNS.names or ()
-    formats = ["%d" if COLUMNS[name].kind == "i" else "%.9g" for name in names]
+    table, names = iterations(steps, run["ranks"]).ravel(), ROW.names or ()
+    formats = ["%d" if ROW[name].kind == "i" else "%.9g" for name in names]
     with atomic_write(directory / "iterations.csv") as out:
         np.savetxt(out, table, formats, ",", header=",".join(names), comments="")
     save_trace(directory / "trace.json", steps, run)
@@ -118,10 +117,10 @@ def iterations(steps: Sequence[Step], ranks: int) -> np.ndarray:
     update), waits for the last rank, and communicates where that is not hidden behind computation (exposed
     communication). The rest is what callbacks do, and the end of an epoch.
 
-    Shape: (p, iterations), with the fields of COLUMNS.
+    Shape: (p, iterations), with the fields of ROW.
     """
-    rows = [tuple(column.of(step) for column in ALL_COLUMNS) for step in steps]
-    table = np.array(rows, COLUMNS).reshape(-1, ranks).T
+    rows = [tuple(column.of(step) for column in COLUMNS) for step in steps]
+    table = np.array(rows, ROW).reshape(-1, ranks).T
     begins = np.array([step.begin for step in steps]).reshape(-1, ranks).T
     table["time_s"][:, :-1] = np.diff(begins)
     return table
@@ -151,7 +150,7 @@ def save_trace(path: Path, steps: Sequence[Step], about: Mapping[str, Any]) -> N
 
 def load_iterations(path: Path) -> np.ndarray:
     """Return the table of iterations.csv. Raise OSError or ValueError if there is none."""
-    table = np.loadtxt(path, COLUMNS, delimiter=",", skiprows=1)
+    table = np.loadtxt(path, ROW, delimiter=",", skiprows=1)
     return table.reshape(table["rank"].max() + 1, -1)
 
 

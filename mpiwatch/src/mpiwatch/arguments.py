@@ -66,7 +66,7 @@ UNIFORM = {
 }
 
 
-class Message(NamedTuple):
+class BufferSpec(NamedTuple):
     """The parts of a message argument; None stands for what it leaves out."""
 
     buffer: Any
@@ -95,14 +95,14 @@ class Message(NamedTuple):
         return 0 if self.buffer is None or self.buffer is MPI.BOTTOM else MPI.buffer(self.buffer).nbytes
 
 
-def parse(message: Any, for_each_rank: bool = False) -> Message:
+def parse(message: Any, for_each_rank: bool = False) -> BufferSpec:
     """Return the parts of a message argument; a ValueError if mpi4py takes no such list.
 
     `for_each_rank`: it is of a collective in which a list holds the counts of all ranks, and not a count and
     a displacement.
     """
     if not isinstance(message, (list, tuple)):
-        return Message(message)
+        return BufferSpec(message)
     pair = tuple if for_each_rank else (tuple, list)
     displacement = datatype = None
     if len(message) == 2:
@@ -119,7 +119,7 @@ def parse(message: Any, for_each_rank: bool = False) -> Message:
         )
     if len(message) < 4 and isinstance(count, pair):
         count, displacement = count
-    return Message(buffer, count, displacement, _datatype(datatype))
+    return BufferSpec(buffer, count, displacement, _datatype(datatype))
 
 
 def _datatype(datatype: MPI.Datatype | str | None) -> MPI.Datatype | None:
@@ -134,7 +134,7 @@ def is_in_place(sendbuf: Any) -> bool:
 class Part(NamedTuple):
     """A part of a message: `number` elements in each of `blocks` blocks, the first of which is at `start`."""
 
-    message: Message
+    message: BufferSpec
     number: int
     start: int = 0  # in bytes
     blocks: int = 1
@@ -169,8 +169,8 @@ def parts_of(message: Any, layout: int, blocks: int) -> Iterator[Part]:
         buffer, *rest, types = message
         counts, starts = (rest[0] if len(rest) == 1 else rest) or ([1] * blocks, [0] * blocks)
         for rank, (count, start, datatype) in enumerate(zip(counts, starts, types, strict=True)):
-            each = Message(buffer, datatype=_datatype(datatype))
-            yield Part(each, int(count), start, whose=f" for rank {rank}")
+            in_block = BufferSpec(buffer, datatype=_datatype(datatype))
+            yield Part(in_block, int(count), start, whose=f" for rank {rank}")
         return
     parts = parse(message, for_each_rank=layout == COUNTS)
     extent, counts, places = parts.extent, parts.count, parts.displacement
@@ -239,10 +239,10 @@ def uses_addresses(datatype: MPI.Datatype) -> bool:
     combiner = datatype.Get_envelope()[-1]
     if combiner in (MPI.COMBINER_HINDEXED, MPI.COMBINER_HINDEXED_BLOCK, MPI.COMBINER_STRUCT):
         return True
-    inner = [each for each in datatype.Get_contents()[-1] if not each.is_predefined]
+    inner = [part for part in datatype.Get_contents()[-1] if not part.is_predefined]
     uses = any(map(uses_addresses, inner))
-    for each in inner:
-        each.Free()
+    for part in inner:
+        part.Free()
     return uses
 
 
@@ -341,8 +341,8 @@ def check_buffers(comm: MPI.Intracomm, call: str, buffers: Sequence[Any], root: 
 def _check_in_place(comm: MPI.Intracomm, call: str, buffers: Sequence[Any], root: int) -> None:
     """Raise ValueError if a rank that is not the root passes MPI.IN_PLACE: ranks would hang inside MPI."""
     name, place = plain_name(call), "send" if plain_name(call) in TO_ROOT else "receive"
-    own = {"send": buffers[0], "receive": buffers[-1]}[place] if buffers else None
-    if root not in (comm.rank, UNKNOWN) and name in (*TO_ROOT, *FROM_ROOT) and is_in_place(own):
+    buffer = {"send": buffers[0], "receive": buffers[-1]}[place] if buffers else None
+    if root not in (comm.rank, UNKNOWN) and name in (*TO_ROOT, *FROM_ROOT) and is_in_place(buffer):
         raise ValueError(
             f"{call} was given MPI.IN_PLACE to {place} on rank {comm.rank}: only the root, rank {root}, may "
             "pass it; the other ranks give their array"

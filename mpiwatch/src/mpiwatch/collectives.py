@@ -215,8 +215,8 @@ class Channel:
         call = Call(0, self.row, root, count, line, *fitted, file_label(code.co_filename))
         if len(self.notes) >= NOTES_KEPT:
             self.notes.clear()
-        self.notes[key] = made = code, digest, bytes(call)[8:]  # without its number
-        return made
+        self.notes[key] = kept_note = code, digest, bytes(call)[8:]  # without its number
+        return kept_note
 
     def _change_caller(self, caller: int) -> None:
         """Note that another thread calls a collective; report it if the last one is still inside of one.
@@ -259,8 +259,8 @@ class Channel:
         words, reached = self.words[self.first : self.last].tolist(), word & NUMBER_AND_EPOCH
         if words.count(word) == len([theirs for theirs in words if theirs >= reached]):
             return None  # the others have made the same call, or are behind
-        found = (self.mismatch_with(rank, word) for rank in range(self.size))
-        return next((each for each in found if each is not None), None)
+        differences = (self.mismatch_with(rank, word) for rank in range(self.size))
+        return next((difference for difference in differences if difference is not None), None)
 
     def mismatch_with(self, rank: int, word: int) -> Mismatch | None:
         """Return in what a rank's call of the same number differs from ours."""
@@ -274,8 +274,8 @@ class Channel:
     def noted_call(self, rank: int, number: int) -> Call | None:
         """Return a rank's note of its call of this number here; None if it is no longer kept."""
         calls = self.watch.recorder.last_calls(self.members[rank])
-        found = (call for call in reversed(calls) if (call.number, call.row) == (number, self.row))
-        return next(map(Call.from_buffer_copy, found), None)
+        matching = (call for call in reversed(calls) if (call.number, call.row) == (number, self.row))
+        return next(map(Call.from_buffer_copy, matching), None)
 
 
 def caller() -> FrameType:
@@ -316,14 +316,14 @@ class Rendezvous(Waiting):
         return True
 
     def mismatch(self, waited: float) -> Mismatch | None:
-        found = self.channel.mismatch(self.word)
-        if found is None or waited > SETTLE_S:
-            return found
+        difference = self.channel.mismatch(self.word)
+        if difference is None or waited > SETTLE_S:
+            return difference
         slots = self.watch.recorder.slots
         is_settled = self.channel.all_have_reached(self.word >> NUMBER_SHIFT) and all(
             slots[member].waiting_in == WaitingIn.COLLECTIVE for member in self.members
         )
-        return found if is_settled else None
+        return difference if is_settled else None
 
     def cannot_complete(self) -> bool:
         return any(
@@ -359,14 +359,14 @@ class ChannelComm(CommWrapper):
         """Whether the ranks compare what they send and expect in collectives with counts for each rank."""
         return self._channel is not None and self._channel.waits
 
-    def _compare_amounts(self, name: str, given: dict[str, Any], root: int) -> None:
+    def _compare_amounts(self, name: str, kwargs: dict[str, Any], root: int) -> None:
         """Raise CollectiveError on all ranks if a rank sends another amount than a rank expects from it.
 
         All ranks have begun the collective, and none has called the MPI library yet. They tell one another.
         """
         assert self._channel is not None
         if name == "Reduce_scatter":
-            mine = given["recvcounts"]
+            mine = kwargs["recvcounts"]
             counts = self._channel.comm.allgather(None if mine is None else [int(count) for count in mine])
             different = next((rank for rank, theirs in enumerate(counts) if theirs != counts[0]), None)
             if different is not None:
@@ -375,15 +375,15 @@ class ChannelComm(CommWrapper):
                     f"rank {different} has {counts[different]}"
                 )
             return
-        buffers = given["sendbuf"], given["recvbuf"]
+        buffers = kwargs["sendbuf"], kwargs["recvbuf"]
         mine = amounts(name, buffers, self.rank, self.size, root)
         misfit = misfit_of(name, self._channel.comm.allgather(mine))
         if misfit:
             raise CollectiveError(misfit)
 
-    def _start_collective(self, name: str, given: dict[str, Any]) -> MPI.Request:
-        """Start a non-blocking or persistent collective; `given`: its arguments by name."""
-        request: MPI.Request = getattr(super(), name)(**given)
+    def _start_collective(self, name: str, kwargs: dict[str, Any]) -> MPI.Request:
+        """Start a non-blocking or persistent collective; `kwargs`: its arguments by name."""
+        request: MPI.Request = getattr(super(), name)(**kwargs)
         return request
 
 
@@ -441,30 +441,30 @@ class WatchedCollectives(ChannelComm):
             self._note_failed_call("Allreduce", error)
             raise
 
-    def _do_collective(self, name: str, given: dict[str, Any]) -> None:
+    def _do_collective(self, name: str, kwargs: dict[str, Any]) -> None:
         """Do a blocking collective of arrays.
 
         The ranks compare the count of a block, and the dtype, of the buffer that has blocks of one size; only
         the dtype if counts differ from rank to rank (COUNTS), and neither if dtypes do (TYPES).
         """
         has_counts = ABOUT[name][2]
-        root = given.get("root", UNKNOWN)
+        root = kwargs.get("root", UNKNOWN)
         try:
-            count, dtype = self._checked_signature(name, given, root)
+            count, dtype = self._checked_signature(name, kwargs, root)
             if self._channel is not None:
-                reduction = id(given["op"]) if "op" in given else UNKNOWN
+                reduction = id(kwargs["op"]) if "op" in kwargs else UNKNOWN
                 self._channel.begin_collective(name, self.deadline_s, root, count, dtype, reduction)
             if has_counts and self._compares_amounts:
-                self._compare_amounts(name, given, root)
-            getattr(super(), name)(*given.values())
+                self._compare_amounts(name, kwargs, root)
+            getattr(super(), name)(*kwargs.values())
         except Exception as error:
             self._note_failed_call(name, error)
             raise
 
-    def _checked_signature(self, name: str, given: dict[str, Any], root: int) -> tuple[int, int]:
+    def _checked_signature(self, name: str, kwargs: dict[str, Any], root: int) -> tuple[int, int]:
         """Check the arguments of a collective; return the count and dtype that all ranks must have."""
         layouts, uniform, has_counts, distributes = ABOUT[name]
-        sendbuf, recvbuf = given["sendbuf"], given["recvbuf"]
+        sendbuf, recvbuf = kwargs["sendbuf"], kwargs["recvbuf"]
         is_root = root in (UNKNOWN, self.rank)
         received = recvbuf if is_root or distributes else None  # MPI ignores it on the other ranks
         check_buffers(self, name, (sendbuf, received), root)
@@ -486,24 +486,24 @@ class WatchedCollectives(ChannelComm):
         self._begin("barrier")
         super().Barrier()
 
-    def _do_collective_of_objects(self, name: str, given: dict[str, Any]) -> Any:
+    def _do_collective_of_objects(self, name: str, kwargs: dict[str, Any]) -> Any:
         """Do a blocking collective of objects; the ranks themselves, rather than MPI, reduce them."""
         try:
-            return self._reduced(name, self._exchanged(name, given), given.get("op"))
+            return self._reduced(name, self._exchanged(name, kwargs), kwargs.get("op"))
         except Exception as error:
             self._note_failed_call(name, error)
             raise
 
-    def _exchanged(self, name: str, given: dict[str, Any]) -> Any:
+    def _exchanged(self, name: str, kwargs: dict[str, Any]) -> Any:
         """Exchange pickled objects; return what this rank receives: one pickle, a list of them, or None."""
-        root = given.get("root", UNKNOWN)
-        sent = given["obj"] if name == "bcast" else given["sendobj"]
+        root = kwargs.get("root", UNKNOWN)
+        sent = kwargs["obj"] if name == "bcast" else kwargs["sendobj"]
         if name in ("bcast", "scatter") and self.rank != root:
             sent = None
         else:
             sent = self._pickled(sent) if name in ("scatter", "alltoall") else dumps(sent)
-        self._begin(name, root, given.get("op"))
-        rooted = [root] if "root" in given else []
+        self._begin(name, root, kwargs.get("op"))
+        rooted = [root] if "root" in kwargs else []
         return getattr(super(), CARRIERS.get(name, name))(sent, *rooted)
 
     def _reduced(self, name: str, received: Any, op: Any) -> Any:
@@ -519,7 +519,7 @@ class WatchedCollectives(ChannelComm):
         return functools.reduce(op, objects[:first]) if objects[:first] else None
 
     def _pickled(self, sendobj: Any) -> list[bytes]:
-        pickles = [dumps(each) for each in sendobj]
+        pickles = [dumps(item) for item in sendobj]
         if len(pickles) != self.size:
             raise ValueError(f"expected {self.size} objects, one for each rank, got {len(pickles)}")
         return pickles

@@ -31,9 +31,9 @@ from mpiwatch.forwarding import add_methods
 from mpiwatch.launch import node_name
 from mpiwatch.library_calls import NotedWin, RawIntracomm, RawWin, install, like
 from mpiwatch.machines import START_S, Hub, Listener, Server, addresses, find_hub, serve_here, server_of
-from mpiwatch.meeting import meet
 from mpiwatch.messages import WatchedMessages
 from mpiwatch.recorder import HOST_BYTES, CellState, FlightRecorder, fit
+from mpiwatch.rendezvous import meet
 from mpiwatch.renewal import renewal
 from mpiwatch.report import UNKNOWN
 from mpiwatch.requests import replace_requests
@@ -56,15 +56,15 @@ PATIENCE = 5.0  # how many deadlines engines wait for a rank that computes
 class CheckedWin(NotedWin):
     """An `MPI.Win` whose accesses raise an error before MPI reads or writes beyond an origin's array."""
 
-    def _access(self, name: str, given: dict[str, Any]) -> Any:
-        check_access(name, given)
-        return getattr(NotedWin, name)(self, **given)
+    def _access(self, name: str, kwargs: dict[str, Any]) -> Any:
+        check_access(name, kwargs)
+        return getattr(NotedWin, name)(self, **kwargs)
 
 
-def check_access(call: str, given: dict[str, Any]) -> None:
+def check_access(call: str, kwargs: dict[str, Any]) -> None:
     """Raise ValueError if a buffer of an access, on the rank that makes it, is given more than it holds."""
-    for name in (each for each in ("origin", "compare", "result") if each in given):
-        check_message(MPI.COMM_WORLD, call, given[name], given["target_rank"])
+    for name in (key for key in ("origin", "compare", "result") if key in kwargs):
+        check_message(MPI.COMM_WORLD, call, kwargs[name], kwargs["target_rank"])
 
 
 add_methods(CheckedWin, ACCESSES, "_access", RawWin, by_name=True)
@@ -134,8 +134,8 @@ def connect(world: MPI.Intracomm, recorder: FlightRecorder, machines: list[int])
     listener.close()
     if not fault:
         return server_of(recorder, dict(listener.admitted))
-    for each in listener.admitted.values():
-        each.close()
+    for connection in listener.admitted.values():
+        connection.close()
     warnings.warn(f"The ranks are not watched: {fault}.", stacklevel=2)
     return None
 
@@ -193,7 +193,7 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
             world = MPI.COMM_WORLD.Get_group()
             members = MPI.Group.Translate_ranks(group, None, world)
             world.Free()
-            meet(renewal.for_meetings, members, name)
+            meet(renewal.for_rendezvous, members, name)
         return super()._derive(name, *arguments)
 
     def Create_intercomm(
@@ -203,14 +203,14 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
         self._begin(name, local_leader)
         if self._can_meet and self.rank == local_leader and 0 <= remote_leader < peer_comm.size:
             peers = world_ranks(peer_comm.Get_group())
-            meet(renewal.for_meetings, [peers[peer_comm.rank], peers[remote_leader]], name)
+            meet(renewal.for_rendezvous, [peers[peer_comm.rank], peers[remote_leader]], name)
         self._begin(name, local_leader)  # the leaders have met
         return super().Create_intercomm(local_leader, peer_comm, remote_leader, tag)
 
     @property
     def _can_meet(self) -> bool:
         """Whether ranks can meet before a call that only some make: in a notebook, not in a program."""
-        return self.watch is not None and renewal.for_meetings is not None
+        return self.watch is not None and renewal.for_rendezvous is not None
 
     def _before_schedule(self, name: str, array: np.ndarray | None) -> None:
         super()._before_schedule(name, array)
@@ -269,12 +269,12 @@ def watch(keep: bool = False, serve: Serve = serve_here, *, waits: bool = True) 
     if _world is not None:
         return _world
     world = MPI.COMM_WORLD
-    made: WatchedComm = WatchedComm(world)
-    made.__module__ = "mpi4py.MPI"  # where pickle looks for its name
+    watched_world: WatchedComm = WatchedComm(world)
+    watched_world.__module__ = "mpi4py.MPI"  # where pickle looks for its name
     opened = open_recorder(world, keep)
-    _world = made
+    _world = watched_world
     if opened is None:
-        return made
+        return watched_world
 
     def progress() -> object:  # with MPICH, a probe on COMM_SELF makes none
         return MPI.Is_finalized() or world.Iprobe(world.rank, 0)
@@ -282,15 +282,15 @@ def watch(keep: bool = False, serve: Serve = serve_here, *, waits: bool = True) 
     recorder, machines, server = opened
     if server is not None:
         serve(server, progress)
-    waiting.watched = own = Watch(recorder, world.rank, progress, machines)
-    own.server, own.waits, own.deadline_s = server, waits, lambda: watch().deadline_s
+    waiting.watched = rank_watch = Watch(recorder, world.rank, progress, machines)
+    rank_watch.server, rank_watch.waits, rank_watch.deadline_s = server, waits, lambda: watch().deadline_s
     if world.rank == 0:
-        own.new_row(world.size)  # before any rank writes into it
+        rank_watch.new_row(world.size)  # before any rank writes into it
     world.Barrier()
-    own.slot.cell_state = CellState.RUNNING
-    made._channel = Channel(own, 0, 0, world, list(range(world.size)))
-    atexit.register(renewal.drain, own)
-    return made
+    rank_watch.slot.cell_state = CellState.RUNNING
+    watched_world._channel = Channel(rank_watch, 0, 0, world, list(range(world.size)))
+    atexit.register(renewal.drain, rank_watch)
+    return watched_world
 
 
 _watchdog: Watchdog | None = None

@@ -62,40 +62,40 @@ def _do_nothing(self: Any) -> None:
     """Do nothing: what it would free has ended."""
 
 
-def _ended_class(own: type, what: str) -> type:
+def _ended_class(mpi4py_class: type, what: str) -> type:
     """Return a class whose methods raise EndedError, except those that ask for something."""
     methods: dict[str, Any] = {"__doc__": f"A {what} of before a failed cell.", "__getattr__": _getattr}
-    for name in dir(own):
+    for name in dir(mpi4py_class):
         if name in ENDING:
             methods[name] = _do_nothing
-        elif callable(getattr(own, name)) and _communicates(name):
+        elif callable(getattr(mpi4py_class, name)) and _communicates(name):
             methods[name] = _refuse(name)
-    return type(f"Ended{own.__name__}", (own,), methods)
+    return type(f"Ended{mpi4py_class.__name__}", (mpi4py_class,), methods)
 
 
-def _what(own: type) -> str:
-    if issubclass(own, RawComm):
+def _what(mpi4py_class: type) -> str:
+    if issubclass(mpi4py_class, RawComm):
         return "communicator"
-    return "window" if own.__name__ == "Win" else own.__name__.lower()
+    return "window" if mpi4py_class.__name__ == "Win" else mpi4py_class.__name__.lower()
 
 
-ENDED = {own: _ended_class(own, _what(own)) for own in NOTED}
+ENDED = {mpi4py_class: _ended_class(mpi4py_class, _what(mpi4py_class)) for mpi4py_class in NOTED}
 
 
 def end_others(world: Any, because: str) -> list[Any]:
     """End all live communicators, windows and files but `world`; return copies of the communicators."""
     copies = []
-    for made, live in live_objects():
-        own: Any = type(made)
-        while own not in NOTED:
-            own = own.__base__
-        if made is world or made is MPI.COMM_SELF or type(made) is ENDED[own]:
+    for ended, live in live_objects():
+        mpi4py_class: Any = type(ended)
+        while mpi4py_class not in NOTED:
+            mpi4py_class = mpi4py_class.__base__
+        if ended is world or ended is MPI.COMM_SELF or type(ended) is ENDED[mpi4py_class]:
             continue
-        if isinstance(made, RawComm) and made not in (MPI.COMM_NULL, MPI.COMM_SELF):
-            copies.append((RawIntercomm if made.Is_inter() else RawIntracomm)(made))
-        vars(made).clear()
-        made._ended = explanation(_what(own), live.code, live.instruction, because)
-        made.__class__ = ENDED[own]
+        if isinstance(ended, RawComm) and ended not in (MPI.COMM_NULL, MPI.COMM_SELF):
+            copies.append((RawIntercomm if ended.Is_inter() else RawIntracomm)(ended))
+        vars(ended).clear()
+        ended._ended = explanation(_what(mpi4py_class), live.code, live.instruction, because)
+        ended.__class__ = ENDED[mpi4py_class]
     return copies
 
 

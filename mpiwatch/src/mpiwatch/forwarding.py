@@ -11,16 +11,16 @@ from mpiwatch.library_calls import RawIntracomm
 
 
 def add_methods(
-    kind: type, names: Iterable[str], via: str, own: type = RawIntracomm, *, by_name: bool = False
+    kind: type, names: Iterable[str], via: str, mpi4py_class: type = RawIntracomm, *, by_name: bool = False
 ) -> None:
-    """Give a class these methods of mpi4py's class `own`, as far as this version of mpi4py has them.
+    """Give a class these methods of mpi4py's class `mpi4py_class`, as far as this version of mpi4py has them.
 
     They have mpi4py's parameters. Each returns `self.via(name, *arguments)`, with all arguments by position;
     if `by_name`, `self.via(name, arguments)`, with a dict. A class method does the same with its class.
     """
     for name in names:
-        if hasattr(own, name):
-            own_method = getattr(own, name)
+        if hasattr(mpi4py_class, name):
+            own_method = getattr(mpi4py_class, name)
             method = _forwarding(name, via, own_method, by_name)
             is_of_object = "self" in inspect.signature(own_method).parameters
             setattr(kind, name, method if is_of_object else classmethod(method))

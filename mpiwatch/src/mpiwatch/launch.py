@@ -132,8 +132,8 @@ def settings() -> dict[str, str]:
 
 def mpiexec() -> str:
     """Return the path of this environment's `mpiexec`, else of the one on PATH, else the bare name."""
-    own = os.path.join(sys.prefix, "bin", "mpiexec")
-    return own if os.path.exists(own) else shutil.which("mpiexec") or "mpiexec"
+    installed = os.path.join(sys.prefix, "bin", "mpiexec")
+    return installed if os.path.exists(installed) else shutil.which("mpiexec") or "mpiexec"
 
 
 FIRST_S = 2.0  # for the first rank's message: some launchers end all ranks as soon as one has failed
@@ -202,14 +202,14 @@ def world_of_one(size: int, library: str, mpiexec: str, environment: Mapping[str
     others = f"`{SRUN[library]}` or " if library in SRUN else ""
     inside = " inside the allocation" if "SLURM_JOB_ID" in environment else ""
     if launcher == COUNTS["SLURM_NTASKS"]:
-        found = f"this is one process in a SLURM job of {count} tasks, and nothing has started the others"
+        cause = f"this is one process in a SLURM job of {count} tasks, and nothing has started the others"
     else:
         named = f"`{launcher}`" if launcher.startswith("srun") else launcher  # a command, or a description
-        found = (
+        cause = (
             f"{named} has started {count} processes, but each is an MPI world of one rank: "
             f"{library} does not understand this launcher"
         )
-    return f"{found}. Start the ranks with {others}`{mpiexec} -n {count}`{inside}."
+    return f"{cause}. Start the ranks with {others}`{mpiexec} -n {count}`{inside}."
 
 
 def as_typed(program: str) -> str:
@@ -336,8 +336,8 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module")
     parser.add_argument("program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    found = vars(parser.parse_args(arguments))
-    options = Options((found.pop("program"), *found.pop("arguments")), **found)
+    parsed = vars(parser.parse_args(arguments))
+    options = Options((parsed.pop("program"), *parsed.pop("arguments")), **parsed)
     if options.json is not None:
         try:
             if is_first() and not options.launched:  # the others write nothing; `run` has looked already

@@ -64,7 +64,7 @@ MAKING = {
 stays = {"Finalize", "Publish_name", "Unpublish_name", "Lookup_name", *MAKING, *CONNECTING}
 # Makes a call of the program so that the main thread can leave it: see `mpiwatch.left_calls`.
 leave: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
-# Waits for the other ranks before a call of MAKING or CONNECTING, if it needs it: see `mpiwatch.meeting`.
+# Waits for the other ranks before a call of MAKING or CONNECTING, if it needs it: see `mpiwatch.rendezvous`.
 meet: Callable[[str, Any, tuple[Any, ...], dict[str, Any]], None] | None = None
 
 # The name of a call, the object whose method it is, and whether the main thread can leave it.
@@ -82,9 +82,9 @@ class Live(NamedTuple):
 _live: dict[int, Live] = {}  # communicators, windows and files, by their identities
 
 
-def register(made: Any) -> None:
+def register(handle: Any) -> None:
     """Note that a communicator, window or file is alive, and which line of the program has made it."""
-    key = id(made)
+    key = id(handle)
     frame: FrameType | None = sys._getframe(1)
     if leave is not None and get_ident() != main_thread.thread:
         frame = sys._current_frames().get(main_thread.thread or 0)  # it waits for this call
@@ -95,13 +95,13 @@ def register(made: Any) -> None:
         _live.pop(key, None)
 
     code, instruction = (frame.f_code, frame.f_lasti) if frame is not None else (None, 0)
-    _live[key] = Live(weakref.ref(made, forget), code, instruction)
+    _live[key] = Live(weakref.ref(handle, forget), code, instruction)
 
 
 def live_objects() -> list[tuple[Any, Live]]:
     """Return the communicators, windows and files that are alive, oldest first."""
     objects = ((live.reference(), live) for live in list(_live.values()))
-    return [(made, live) for made, live in objects if made is not None]
+    return [(handle, live) for handle, live in objects if handle is not None]
 
 
 def is_of_library(frame: FrameType) -> bool:
@@ -124,26 +124,26 @@ class LikeMpi4py(type):
     """Lets mpi4py's own objects count as instances of the class that stands in for theirs."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        own = REPLACED.get(cls)
-        return isinstance(instance, own) if own else super().__instancecheck__(instance)
+        replaced = REPLACED.get(cls)
+        return isinstance(instance, replaced) if replaced else super().__instancecheck__(instance)
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        own = REPLACED.get(cls)
-        return issubclass(subclass, own) if own else super().__subclasscheck__(subclass)
+        replaced = REPLACED.get(cls)
+        return issubclass(subclass, replaced) if replaced else super().__subclasscheck__(subclass)
 
 
 REPLACED: dict[type, type] = {}  # a class that stands in for one of mpi4py's -> mpi4py's own
 
 
-def like(replacement: type, own: type) -> None:
+def like(replacement: type, mpi4py_class: type) -> None:
     """Let a class stand in for mpi4py's own one in messages, tracebacks, help and `isinstance`."""
-    REPLACED[replacement] = own
-    replacement.__name__ = replacement.__qualname__ = own.__name__
-    replacement.__module__ = own.__module__
+    REPLACED[replacement] = mpi4py_class
+    replacement.__name__ = replacement.__qualname__ = mpi4py_class.__name__
+    replacement.__module__ = mpi4py_class.__module__
     for name, method in vars(replacement).items():
         function = getattr(method, "__func__", method)
-        if hasattr(own, name) and callable(function) and not function.__doc__:
-            function.__doc__ = getattr(own, name).__doc__
+        if hasattr(mpi4py_class, name) and callable(function) and not function.__doc__:
+            function.__doc__ = getattr(mpi4py_class, name).__doc__
 
 
 def _noted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -189,39 +189,39 @@ def _starting(call: Callable[..., Any]) -> Callable[..., Any]:
     return starting
 
 
-def _add_calls(kind: type, own: type) -> None:
-    """Give a class all methods of mpi4py's `own` class that may wait; they note their calls.
+def _add_calls(kind: type, mpi4py_class: type) -> None:
+    """Give a class all methods of mpi4py's `mpi4py_class` class that may wait; they note their calls.
 
     Methods that return requests return requests that poll.
     """
-    for name in calls_that_start(own):
-        setattr(kind, name, _starting(getattr(own, name)))
-    for name in _calls_that_wait(own):
-        if _is_class_method(vars(own)[name]):
-            setattr(kind, name, classmethod(_noted(name, _call_of_class(kind, own, name))))
+    for name in calls_that_start(mpi4py_class):
+        setattr(kind, name, _starting(getattr(mpi4py_class, name)))
+    for name in _calls_that_wait(mpi4py_class):
+        if _is_class_method(vars(mpi4py_class)[name]):
+            setattr(kind, name, classmethod(_noted(name, _call_of_class(kind, mpi4py_class, name))))
         else:
-            setattr(kind, name, _noted(name, getattr(own, name)))
+            setattr(kind, name, _noted(name, getattr(mpi4py_class, name)))
 
 
-def calls_that_start(own: type) -> Iterator[str]:
+def calls_that_start(mpi4py_class: type) -> Iterator[str]:
     """Yield the names of the methods that return requests."""
-    return (name for name in vars(own) if STARTING.fullmatch(name))
+    return (name for name in vars(mpi4py_class) if STARTING.fullmatch(name))
 
 
-def _calls_that_wait(own: type) -> Iterator[str]:
-    for name, value in vars(own).items():
+def _calls_that_wait(mpi4py_class: type) -> Iterator[str]:
+    for name, value in vars(mpi4py_class).items():
         is_method = callable(value) or _is_class_method(value)
         if is_method and (name in OF_OBJECTS or (name[0].isupper() and not AT_ONCE.fullmatch(name))):
             yield name
 
 
-def _registering(own: Any) -> Callable[..., Any]:
+def _registering(mpi4py_class: Any) -> Callable[..., Any]:
     """Return a `__new__` that registers what mpi4py's own class makes."""
 
     def new(cls: type, *arguments: Any, **named: Any) -> Any:
-        made = own.__new__(cls, *arguments, **named)
-        register(made)
-        return made
+        handle = mpi4py_class.__new__(cls, *arguments, **named)
+        register(handle)
+        return handle
 
     return new
 
@@ -231,11 +231,11 @@ def _is_class_method(value: object) -> bool:
     return isinstance(value, (classmethod, types.ClassMethodDescriptorType))
 
 
-def _call_of_class(kind: type, own: type, name: str) -> Callable[..., Any]:
-    """Return a function that calls a class method of mpi4py's `own` class for a class derived from `kind`."""
-    method = getattr(own, name)
+def _call_of_class(kind: type, mpi4py_class: type, name: str) -> Callable[..., Any]:
+    """Return a function that calls a class method of `mpi4py_class` for a class derived from `kind`."""
+    method = getattr(mpi4py_class, name)
     signature = inspect.signature(method)  # of the bound method: it lacks the class
-    makes = f"{own.__name__}.{name}" if "comm" in signature.parameters else ""
+    makes = f"{mpi4py_class.__name__}.{name}" if "comm" in signature.parameters else ""
 
     @functools.wraps(method)
     def call(cls: type, *arguments: Any, **named: Any) -> Any:
@@ -332,8 +332,8 @@ for _own, _kind in {
 
 def install() -> None:
     """Put the classes and functions whose calls are noted in the place of mpi4py's."""
-    for own, kind in NOTED.items():
-        setattr(MPI, own.__name__, kind)
+    for mpi4py_class, kind in NOTED.items():
+        setattr(MPI, mpi4py_class.__name__, kind)
     setattr(MPI, "COMM_SELF", NotedIntracomm(MPI.COMM_SELF))  # noqa: B010  (mpi4py's stubs declare it final)
     for name in FUNCTIONS:
         function = getattr(MPI, name, None)  # not every version of mpi4py has all

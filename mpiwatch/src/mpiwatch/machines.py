@@ -297,19 +297,19 @@ class Listener:
 
 def addresses() -> list[str]:
     """Return the addresses of this machine; those that other machines cannot reach come last."""
-    found: list[str] = []
+    known: list[str] = []
     with suppress(OSError):  # Linux lists all of its addresses in these files
         table = Path("/proc/net/fib_trie").read_text()
-        found += re.findall(r"-- ([\d.]+)\n +/32 host LOCAL", table)
+        known += re.findall(r"-- ([\d.]+)\n +/32 host LOCAL", table)
         rows = [line.split() for line in Path("/proc/net/if_inet6").read_text().splitlines()]
         # An address of the scope "link" (0x20) is of no use without the name of the interface.
-        found += [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(row[0])) for row in rows if row[3] != "20"]
-    if not found:
+        known += [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(row[0])) for row in rows if row[3] != "20"]
+    if not known:
         with suppress(OSError):
             names = socket.getaddrinfo(socket.gethostname(), None)
-            found = [str(name[4][0]) for name in names if "%" not in str(name[4][0])]
-        found += ["127.0.0.1"]
-    return sorted(dict.fromkeys(found), key=lambda address: (address in ("127.0.0.1", "::1"), ":" in address))
+            known = [str(name[4][0]) for name in names if "%" not in str(name[4][0])]
+        known += ["127.0.0.1"]
+    return sorted(dict.fromkeys(known), key=lambda address: (address in ("127.0.0.1", "::1"), ":" in address))
 
 
 def own_address() -> str:
@@ -472,7 +472,7 @@ class Relay(Server):
 
     def send_last(self) -> None:
         slots = self.recorder.slots
-        changes = [each for rank in self.ranks for each in self.changes(rank, bytes(slots[rank]))]
+        changes = [change for rank in self.ranks for change in self.changes(rank, bytes(slots[rank]))]
         if changes:
             self.send(0, Kind.SLOTS, changes)
 
@@ -547,10 +547,10 @@ class Hub(Server):
             if connection.is_behind:
                 self.behind.add(machine)
                 continue
-            told = [(rank, 0, state) for rank, state in enumerate(self.sent)]
-            told = told if machine in self.behind else changes
+            sent_states = [(rank, 0, state) for rank, state in enumerate(self.sent)]
+            sent_states = sent_states if machine in self.behind else changes
             self.behind.discard(machine)
-            others = [change for change in told if change[0] not in self.reached[machine]]
+            others = [change for change in sent_states if change[0] not in self.reached[machine]]
             self.send(machine, Kind.STATES, others)
 
     def next_request(self) -> ReportRequest | None:
@@ -564,14 +564,14 @@ class Hub(Server):
         recorder = self.recorder
         self.exchange_until(lambda: False, SETTLED_AFTER_S)
         with recorder.locked():
-            made = take_snapshot(recorder, *request._replace(why=self.reason(request)))
+            report = take_snapshot(recorder, *request._replace(why=self.reason(request)))
             # No rank has made more calls on any communicator since the last report than it has made in all.
             number = recorder.head.first_number + max(slot.calls_noted for slot in recorder.slots)
             self.published.clear()
             for machine in tuple(self.connections):
-                self.send(machine, Kind.REPORT, (made, number))
+                self.send(machine, Kind.REPORT, (report, number))
             self.exchange_until(lambda: self.published >= set(self.connections), ANSWER_S)
-            recorder.publish(made, number)
+            recorder.publish(report, number)
         self.tell_at = 0.0
 
     def exchange_until(self, is_done: Callable[[], bool], limit_s: float) -> None:

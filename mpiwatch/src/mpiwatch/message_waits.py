@@ -20,7 +20,7 @@ from mpi4py import MPI
 
 from mpiwatch import snapshot, waiting
 from mpiwatch.recorder import NAME_BYTES, ORIGIN_BYTES, PURPOSE_BYTES, CellState, WaitingIn, fit
-from mpiwatch.report import MEETING, ranks_phrase
+from mpiwatch.report import RENDEZVOUS, ranks_phrase
 from mpiwatch.under_way import (
     NO_PEER,
     RECEIVING,
@@ -123,12 +123,12 @@ class MessageWait(Waiting):
         closure = snapshot.closure(rank, waits)
         if len({self.watch.machines[other] for other in closure}) > 1:
             return False  # a slow link may hold a message for long; at the deadline, the hub sees the circle
-        own = snapshot.confirmation(rank, waits)
-        if self.stuck_since[0] != own:
-            self.stuck_since = own, self.polls
+        confirmed = snapshot.confirmation(rank, waits)
+        if self.stuck_since[0] != confirmed:
+            self.stuck_since = confirmed, self.polls
         if self.polls - self.stuck_since[1] < POLLS_WHILE_STUCK:
             return False
-        self.watch.slot.confirmed = own
+        self.watch.slot.confirmed = confirmed
         return all(
             recorder.slots[other].confirmed == snapshot.confirmation(other, waits) for other in closure
         )
@@ -194,7 +194,7 @@ class Pending(NamedTuple):
     operation: str
     receives: list[int]
     sends: list[int]
-    is_meeting: bool = False  # whether the messages only say that a rank has come to the operation
+    is_rendezvous: bool = False  # whether the messages only say that a rank has come to the operation
 
     def __str__(self) -> str:
         """Return a phrase to follow "waited for"."""
@@ -229,8 +229,8 @@ def wait_for_pending(over: Over, pending: Callable[[], Pending]) -> None:
         peers = [members[rank] for rank in (*missing.receives, *missing.sends)]
         operation = "Recv" if missing.receives or not peers else "Send"
         purpose = missing.operation
-        if missing.is_meeting:
-            operation, purpose = missing.operation, MEETING
+        if missing.is_rendezvous:
+            operation, purpose = missing.operation, RENDEZVOUS
         peer = peers[0] if peers else -1
         return MessageWait(watch, members, watch.deadline_s(), operation, peer, -1, purpose)
 
@@ -259,8 +259,8 @@ class Polls:
         self.sampled = now, process_time(), self.failed
         last = traffic.sends[-1] if traffic.sends else None
         self.activity = id(last), watch.calls, traffic.balance, self.successes, watch.epoch, last
-        made, cpu_s = self.failed - failed_then, self.sampled[1] - cpu_then
-        if made:
+        polls_made, cpu_s = self.failed - failed_then, self.sampled[1] - cpu_then
+        if polls_made:
             self.polled_s = now
         only_polls = (
             now - then < GAP_S
@@ -270,7 +270,7 @@ class Polls:
             and not watch.is_threaded()
             and not math.isinf(watch.patience)  # a program may poll for as long as it likes
         )
-        is_fast = only_polls and made > LEAST_PER_S * (now - then) and cpu_s < MOST_CPU_S * made
+        is_fast = only_polls and polls_made > LEAST_PER_S * (now - then) and cpu_s < MOST_CPU_S * polls_made
         sleeps = cpu_s < MOST_CPU_ASLEEP * (now - then) and now - self.polled_s < ASLEEP_S
         if not is_fast:
             self.fast_since = PollsBegan(now, self.failed)

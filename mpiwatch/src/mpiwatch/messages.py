@@ -33,11 +33,11 @@ from mpiwatch.waiting import Watch, wait_until
 LOOKS, LOOK_S = 10, 0.001  # for messages that are still on their way, and the time between two
 
 # By ranks of the world: the communicator's row, source, destination, tag, and the line of the send or "".
-Message = tuple[int, int, int, int, str]
+LeftMessage = tuple[int, int, int, int, str]
 
 ANY_SOURCE, ANY_TAG, PROC_NULL = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.PROC_NULL
 
-NUMBERS = "?bBhHiIlLqQfdgFDG"  # NumPy's characters for dtypes that MPI has, too
+NUMBER_TYPES = "?bBhHiIlLqQfdgFDG"  # NumPy's characters for dtypes that MPI has, too
 
 _getframe = sys._getframe  # while calls are recorded, one that skips the recorder's frames
 _status = MPI.Status()  # for a receive whose caller asks for none
@@ -78,7 +78,7 @@ class WatchedMessages(ChannelComm):
         if name == "Send":  # this and Recv are called most often, and need no look-up
             return super().Isend(buf, peer, tag)
         if name == "Recv":  # as bytes: `_receive` says if they are no whole number of items
-            as_bytes = type(buf) is ndarray and buf.dtype.char in NUMBERS
+            as_bytes = type(buf) is ndarray and buf.dtype.char in NUMBER_TYPES
             return super().Irecv([buf, MPI.BYTE] if as_bytes else buf, peer, tag)
         request: MPI.Request = getattr(super(), STARTED_BY.get(name, name))(buf, peer, tag)
         return request
@@ -270,14 +270,16 @@ class WatchedMessages(ChannelComm):
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
         if type(buf) is not ndarray:
             check_message(self, "Isend", buf, dest)
-        made: MPI.Request = polled(super().Isend(buf, dest, tag), "Isend", self, dest, tag, _getframe(1))
-        return made
+        request: MPI.Request = polled(super().Isend(buf, dest, tag), "Isend", self, dest, tag, _getframe(1))
+        return request
 
     def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Request:
         if type(buf) is not ndarray:
             check_message(self, "Irecv", buf, source)
-        made: MPI.Request = polled(super().Irecv(buf, source, tag), "Irecv", self, source, tag, _getframe(1))
-        return made
+        request: MPI.Request = polled(
+            super().Irecv(buf, source, tag), "Irecv", self, source, tag, _getframe(1)
+        )
+        return request
 
     def _do_start(self, name: str, buf: Any, peer: int, tag: int) -> Any:
         """Do a non-blocking or persistent send or receive."""
@@ -285,39 +287,39 @@ class WatchedMessages(ChannelComm):
             check_message(self, name, buf, peer)
         return polled(self._start(name, buf, peer, tag), name, self, peer, tag, _getframe(2))
 
-    def _do_start_more(self, name: str, given: dict[str, Any]) -> Any:
+    def _do_start_more(self, name: str, kwargs: dict[str, Any]) -> Any:
         """Do an Isendrecv, Isendrecv_replace or partitioned message; of two peers, the source counts."""
         for buffer, end in ("buf", "dest"), ("buf", "source"), ("sendbuf", "dest"), ("recvbuf", "source"):
-            if buffer in given and end in given:
-                check_message(self, name, given[buffer], given[end], given.get("partitions", 1))
-        request = getattr(super(), name)(**given)
-        peer = given["source"] if "source" in given else given["dest"]
-        tag = given["recvtag"] if "recvtag" in given else given["tag"]
+            if buffer in kwargs and end in kwargs:
+                check_message(self, name, kwargs[buffer], kwargs[end], kwargs.get("partitions", 1))
+        request = getattr(super(), name)(**kwargs)
+        peer = kwargs["source"] if "source" in kwargs else kwargs["dest"]
+        tag = kwargs["recvtag"] if "recvtag" in kwargs else kwargs["tag"]
         return polled(request, name, self, peer, tag, _getframe(2))
 
-    def _do_start_collective(self, name: str, given: dict[str, Any]) -> Any:
+    def _do_start_collective(self, name: str, kwargs: dict[str, Any]) -> Any:
         """Do a non-blocking or persistent collective."""
-        buffers = [given[key] for key in ("buf", "sendbuf", "recvbuf") if key in given]
-        check_buffers(self, name, buffers, given.get("root", 0))
-        return polled(self._start_collective(name, given), name, self, NO_PEER, -1, _getframe(2))
+        buffers = [kwargs[key] for key in ("buf", "sendbuf", "recvbuf") if key in kwargs]
+        check_buffers(self, name, buffers, kwargs.get("root", 0))
+        return polled(self._start_collective(name, kwargs), name, self, NO_PEER, -1, _getframe(2))
 
     def _do_look(self, name: str, source: int, tag: int, status: MPI.Status | None) -> Any:
         """Do a probe that does not wait; its calls without success are counted."""
         under_way.has_untracked_receives = under_way.has_untracked_receives or name.lower() == "improbe"
-        found = self._probe(name, source, tag, status)
-        if found:
+        message = self._probe(name, source, tag, status)
+        if message:
             polls.successes += 1
-            return found
+            return message
         polls.failed += 1
         if polls.is_due and self._channel is not None:
             polls.look(lambda watch: self._message_wait(watch, name, source, tag))
-        return found
+        return message
 
     def _schedule_messages(self) -> tuple[Callable[..., MPI.Request], Callable[..., MPI.Request]]:
-        own = type(self)
+        comm_class = type(self)
         return (
-            super().Isend if own.Isend is WatchedMessages.Isend else self.Isend,
-            super().Irecv if own.Irecv is WatchedMessages.Irecv else self.Irecv,
+            super().Isend if comm_class.Isend is WatchedMessages.Isend else self.Isend,
+            super().Irecv if comm_class.Irecv is WatchedMessages.Irecv else self.Irecv,
         )
 
 
@@ -352,20 +354,20 @@ class Leftovers(NamedTuple):
     or -1), the line, and whether the program has dropped the request.
     """
 
-    arrived: list[Message]
-    sent: list[Message]
+    arrived: list[LeftMessage]
+    sent: list[LeftMessage]
     requests: list[tuple[str, int, str, bool]]
 
 
 def leftovers(watch: Watch) -> Leftovers:
     """Return what this rank's cell has left."""
-    arrived: list[Message] = []
+    arrived: list[LeftMessage] = []
     for _ in range(LOOKS):
         arrived = list(_arrived(watch))
         if arrived:
             break
         sleep(LOOK_S)
-    sent: list[Message] = []
+    sent: list[LeftMessage] = []
     for _, comm, dest, tag, code, instruction in traffic.sends:
         channel = comm._channel
         if channel in watch.channels and 0 <= dest < len(channel.members):
@@ -385,7 +387,7 @@ def open_requests() -> list[tuple[str, int, str, bool]]:
     return requests
 
 
-def _arrived(watch: Watch) -> Iterable[Message]:
+def _arrived(watch: Watch) -> Iterable[LeftMessage]:
     status = MPI.Status()
     for channel in watch.channels:
         for source, member in enumerate(channel.members):

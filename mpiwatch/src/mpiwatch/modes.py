@@ -60,6 +60,6 @@ class Mode:
 registered: Mode | None = None  # in this process
 
 
-def begin(name: str, world: Any) -> None:
+def begin_mode(name: str, world: Any) -> None:
     """Begin a mode of MODULES. The first call is collective."""
     import_module(MODULES[name]).begin(world)

@@ -74,9 +74,9 @@ def _descriptor(path: Path) -> int | None:
     of_this_process = rf"{os.path.realpath('/proc/self')}(?:/task/\d+)?/fd/(\d+)|/dev/fd/(\d+)"
     for _ in range(MOST_LINKS):
         place = os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place))
-        found = re.fullmatch(of_this_process, place)
-        if found:
-            return int(found[1] or found[2])
+        match = re.fullmatch(of_this_process, place)
+        if match:
+            return int(match[1] or match[2])
         if not os.path.islink(place):
             return None
         place = os.path.join(os.path.dirname(place), os.readlink(place))

@@ -104,16 +104,16 @@ def place_in(frames: Frames) -> str:
 
     A cell is named with its number unless it is the one that runs. The result is empty without frames.
     """
-    own = [frame for frame in frames if not is_foreign(frame[0])]
-    if not own:
+    program_frames = [frame for frame in frames if not is_foreign(frame[0])]
+    if not program_frames:
         return _label(*frames[0], is_running=False) if frames else ""
-    cells = [file for file, _ in own if is_cell(file)]
-    program = cells[-1] if cells else own[-1][0]
-    inner_file, inner_line = own[0]
+    cells = [file for file, _ in program_frames if is_cell(file)]
+    program = cells[-1] if cells else program_frames[-1][0]
+    inner_file, inner_line = program_frames[0]
     inner = _label(inner_file, inner_line, is_running=inner_file == program)
     if inner_file == program:
         return inner
-    outer_line = next(line for file, line in own if file == program)
+    outer_line = next(line for file, line in program_frames if file == program)
     return f"{_label(program, outer_line, is_running=True)}{VIA}{inner}"
 
 

@@ -160,19 +160,19 @@ def _ps(*options: str) -> str:
 def parents() -> dict[int, int]:
     """Return the parent's pid of every process that has not ended, by the process's pid."""
     if LINUX:
-        found = {int(entry): _stat(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()}
-        return {pid: int(fields[1]) for pid, fields in found.items() if fields}
+        stats = {int(entry): _stat(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()}
+        return {pid: int(fields[1]) for pid, fields in stats.items() if fields}
     return {int(pid): int(parent) for pid, parent in map(str.split, _ps("-axo", "pid=,ppid=").splitlines())}
 
 
 def descendants(pid: int) -> set[int]:
     """Return the pids of a process's children, their children, and so on."""
     table, generation = parents(), {pid}
-    found: set[int] = set()
+    pids: set[int] = set()
     while generation:
-        generation = {child for child, parent in table.items() if parent in generation} - found
-        found |= generation
-    return found
+        generation = {child for child, parent in table.items() if parent in generation} - pids
+        pids |= generation
+    return pids
 
 
 def die_with_parent(death_signal: int, parent: int) -> None:
@@ -278,11 +278,11 @@ def is_own(path: str) -> bool:
 
 def files_of_mpi(folders: Iterable[str] = SHARED) -> set[str]:
     """Return this user's files that are named as MPI names segments and files of mpiexec."""
-    found = set()
+    paths = set()
     for folder in map(os.path.realpath, folders):  # as the system shows files in use
         with contextlib.suppress(OSError):
-            found |= {f"{folder}/{name}" for name in os.listdir(folder) if name.startswith(NAMES)}
-    return {path for path in found if is_own(path)}
+            paths |= {f"{folder}/{name}" for name in os.listdir(folder) if name.startswith(NAMES)}
+    return {path for path in paths if is_own(path)}
 
 
 def in_use(files: Set[str], processes: Iterable[int]) -> set[str]:
@@ -367,10 +367,10 @@ def forgotten_segments(folder: str = SHM) -> list[str]:
 
 def forgotten_flight_recorders() -> list[str]:
     """Return this user's flight recorders whose creator has ended. Their names tell the creator's pid."""
-    found = [
+    paths = [
         path for folder in (SHM, tempfile.gettempdir()) for path in glob.glob(f"{folder}/{FLIGHT_RECORDER}*")
     ]
-    pids = {path: os.path.basename(path).removeprefix(FLIGHT_RECORDER).split("-")[0] for path in found}
+    pids = {path: os.path.basename(path).removeprefix(FLIGHT_RECORDER).split("-")[0] for path in paths}
     return [path for path, pid in pids.items() if pid.isdigit() and not alive(int(pid)) and is_own(path)]
 
 

@@ -118,27 +118,27 @@ def show_error(error: BaseException) -> None:
 
     Nor do the errors that caused it show them.
     """
-    own = *own_folders(), "<frozen runpy", runpy.__file__
+    library_files = *own_folders(), "<frozen runpy", runpy.__file__
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:
-        each = left.pop()
-        if each is None or id(each) in seen:
+        shown = left.pop()
+        if shown is None or id(shown) in seen:
             continue
-        seen.add(id(each))
-        left += [each.__cause__, each.__context__]
-        foreign, at = [], each.__traceback__
+        seen.add(id(shown))
+        left += [shown.__cause__, shown.__context__]
+        foreign, at = [], shown.__traceback__
         while at is not None:
-            if not at.tb_frame.f_code.co_filename.startswith(own):
+            if not at.tb_frame.f_code.co_filename.startswith(library_files):
                 foreign.append(at)
             at = at.tb_next
         for at, following in zip(foreign, [*foreign[1:], None], strict=False):
             at.tb_next = following
-        each.__traceback__ = foreign[0] if foreign else None
+        shown.__traceback__ = foreign[0] if foreign else None
     sys.excepthook(type(error), error, error.__traceback__)
 
 
-class Link:
+class ParentConnection:
     """The connection from this process, the program, to its parent."""
 
     def __init__(self, connection: socket.socket, stack: BinaryIO, options: Options) -> None:
@@ -150,9 +150,9 @@ class Link:
         if not faulthandler.is_enabled():
             # If a signal kills the program, the parent reads there at which line it was.
             faulthandler.enable(stack, all_threads=False)
-        call_after_init(self.begin)
+        call_after_init(self.watch_mpi)
 
-    def begin(self) -> None:
+    def watch_mpi(self) -> None:
         """Watch this process's MPI, and tell the parent where the flight recorder is. Collective."""
         from mpi4py import MPI  # noqa: PLC0415  (only now that the program itself has loaded it)
 
@@ -180,11 +180,11 @@ class Link:
         threading.Thread(target=self._flush_when_asked, name="mpiwatch-flush", daemon=True).start()
         MPI.Intracomm.Barrier(watched)
         machine = recorder.head.machine
-        if rank == min(each for each, slot in enumerate(recorder.slots) if slot.machine == machine):
+        if rank == min(other for other, slot in enumerate(recorder.slots) if slot.machine == machine):
             recorder.remove()  # the memory exists as long as a process uses it
         if self.options.strict:
             with imports.from_environment_alone():
-                modes.begin("strict", watched)
+                modes.begin_mode("strict", watched)
             atexit.register(self._end_mode)
             finalize = MPI.Finalize
 
@@ -245,7 +245,7 @@ def stay() -> NoReturn:
 ELSEWHERE = {"SSH_CONNECTION", "SLURM_JOB_ID"}
 
 
-def begin_watching(options: Options) -> Link:
+def begin_watching(options: Options) -> ParentConnection:
     """Fork: return in the child, whose MPI will be watched; the parent exits when the child has ended.
 
     Call it before MPI is loaded and before there are threads.
@@ -259,10 +259,10 @@ def begin_watching(options: Options) -> Link:
         if first_on_its_node() and not (options.launched and ELSEWHERE.isdisjoint(os.environ)):
             sweep_after_this_job()
         to_parent.close()
-        Parent(child, to_child, stack, options).run()  # does not return
+        Parent(child, to_child, stack, options).wait_and_exit()
     to_child.close()
     die_with_parent(signal.SIGKILL, parent)
-    return Link(to_parent, stack, options)
+    return ParentConnection(to_parent, stack, options)
 
 
 # The parent
@@ -310,7 +310,7 @@ class Parent:
         self.child, self.connection, self.stack, self.options = child, connection, stack, options
         self.was_told_to_end = False
 
-    def run(self) -> NoReturn:
+    def wait_and_exit(self) -> NoReturn:
         """Wait until the child ends or there is a report; exit with the job's code."""
         woken = child_ends()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -333,9 +333,9 @@ class Parent:
         with contextlib.suppress(BlockingIOError):
             os.read(woken, MESSAGE_BYTES)
         if self.connection in ready:
-            told = take_over(self.connection)
-            if told is not None:
-                self._begin(*told)
+            handed_over = take_over(self.connection)
+            if handed_over is not None:
+                self._begin(*handed_over)
 
     def end_after_report(self, woken: int) -> None:
         """End this rank if there is a report."""

@@ -34,7 +34,7 @@ QUIET_ROUNDS = 3  # without a message, before it is likely that none is on its w
 class Renewal:
     """What a rank needs to go on after a failed cell.
 
-    `private`: a duplicate of the world, once `prepare` was called. `for_meetings`: another one. Its messages
+    `private`: a duplicate of the world, made by `prepare`. `for_rendezvous`: another one, whose messages
     may be left behind, and Open MPI's Create_group takes messages of the communicator that it is called on.
     `is_due`: whether a cell has failed on this rank since the last renewal. `retired`: communicators with old
     handles.
@@ -42,7 +42,7 @@ class Renewal:
 
     def __init__(self) -> None:
         self.private: Any = None
-        self.for_meetings: Any = None
+        self.for_rendezvous: Any = None
         self.is_due = False
         self.retired: list[Any] = []
 
@@ -50,7 +50,7 @@ class Renewal:
         """Make the duplicates over which the ranks will agree and meet. The first call is collective."""
         if self.private is None:
             self.private = RawIntracomm.Dup(RawIntracomm(world))
-            self.for_meetings = RawIntracomm.Dup(self.private)
+            self.for_rendezvous = RawIntracomm.Dup(self.private)
 
     def is_due_on_any_rank(self) -> bool:
         """Return whether a cell has failed on any rank since the last renewal. Collective."""

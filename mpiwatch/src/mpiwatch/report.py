@@ -65,13 +65,13 @@ def ranks_phrase(ranks: Collection[int], size: int | None = None) -> str:
 
 def runs(numbers: Collection[int]) -> list[list[int]]:
     """Return the numbers in ascending order, each run of consecutive numbers as a list of its own."""
-    found: list[list[int]] = []
+    runs_of_numbers: list[list[int]] = []
     for number in sorted(numbers):
-        if found and number == found[-1][-1] + 1:
-            found[-1].append(number)
+        if runs_of_numbers and number == runs_of_numbers[-1][-1] + 1:
+            runs_of_numbers[-1].append(number)
         else:
-            found.append([number])
-    return found
+            runs_of_numbers.append([number])
+    return runs_of_numbers
 
 
 def numbered_line(label: str, line: int) -> str:
@@ -97,7 +97,9 @@ MAKERS = (  # of communicators
     *("Create_dist_graph", "Create_dist_graph_adjacent"),
 )
 COLLECTIVES = (*OF_ARRAYS, *OF_OBJECTS, *MAKERS, "Sub", "Free", "Disconnect")
-MEETING = "a meeting"  # the purpose of a message that says: this rank has come to a call (mpiwatch.meeting)
+RENDEZVOUS = (
+    "a rendezvous"  # the purpose of a message that says: this rank has come to a call (mpiwatch.rendezvous)
+)
 # Calls that connect ranks with other processes -> what ends a wait in them.
 CONNECTING = {
     "Spawn": "all processes that it has started have initialised MPI",
@@ -336,13 +338,13 @@ def groups(report: Report) -> list[tuple[RankState, list[int]]]:
     """
     shown = {rank.rank: _shown(report, rank) for rank in report.ranks}
     for simplify in (lambda state: state, _without_peer, _without_place):
-        found = _shared({rank: simplify(state) for rank, state in shown.items()})
-        found.sort(key=lambda group: (group[0].activity not in WAITING, -len(group[1])))
-        if len(found) <= MAX_GROUPS or len(found[0][1]) > len(shown) / 2:
+        groups_of_ranks = _shared({rank: simplify(state) for rank, state in shown.items()})
+        groups_of_ranks.sort(key=lambda group: (group[0].activity not in WAITING, -len(group[1])))
+        if len(groups_of_ranks) <= MAX_GROUPS or len(groups_of_ranks[0][1]) > len(shown) / 2:
             break
-    odd = sorted(found[1:], key=lambda group: (group[0].activity in WAITING, len(group[1])))
-    kept = [*found[:1], *odd[: MAX_GROUPS - 1]]
-    return [group for group in found if group in kept]
+    odd = sorted(groups_of_ranks[1:], key=lambda group: (group[0].activity in WAITING, len(group[1])))
+    shown_groups = [*groups_of_ranks[:1], *odd[: MAX_GROUPS - 1]]
+    return [group for group in groups_of_ranks if group in shown_groups]
 
 
 def _without_peer(rank: RankState) -> RankState:
@@ -359,10 +361,10 @@ def _without_place(rank: RankState) -> RankState:
 
 def _shared(values: Mapping[int, Any]) -> list[tuple[Any, list[int]]]:
     """Return each value with the ranks that have it."""
-    found: dict[Any, list[int]] = {}
+    ranks_of: dict[Any, list[int]] = {}
     for rank, value in values.items():
-        found.setdefault(value, []).append(rank)
-    return list(found.items())
+        ranks_of.setdefault(value, []).append(rank)
+    return list(ranks_of.items())
 
 
 def _shown(report: Report, rank: RankState) -> RankState:
@@ -464,7 +466,7 @@ def call_details(call: CallRecord) -> str:
 def table(report: Report) -> Table:
     """Return the table of a report; it has no columns if the report is not about a collective."""
     operations: dict[int, list[str]] = {}
-    for call in (each for rank in report.ranks for each in rank.calls):
+    for call in (made_call for rank in report.ranks for made_call in rank.calls):
         if call.communicator == report.communicator and call.number <= report.number:
             operations.setdefault(call.number, []).append(call.operation)
     numbers = sorted(operations)[-MAX_COLUMNS:]
@@ -532,33 +534,33 @@ def title(report: Report) -> str:
     """Return the sentence that says what is wrong."""
     waiting = [rank for rank in report.ranks if rank.message is not None]
     if report.reason is Reason.STOPPED:
-        found = "What the ranks were doing when they were stopped:"
+        sentence = "What the ranks were doing when they were stopped:"
     elif report.reason is Reason.INTERRUPTED:
-        found = f"rank {report.reporter} was interrupted while it was waiting."
+        sentence = f"rank {report.reporter} was interrupted while it was waiting."
     elif report.reason is Reason.THREADS:
-        found = f"Two threads of rank {report.reporter} called collectives on one communicator at once."
+        sentence = f"Two threads of rank {report.reporter} called collectives on one communicator at once."
     elif report.reason is Reason.RANK_DIED:
         dead = next(rank for rank in report.ranks if rank.rank == report.reporter)
         host = f" (host {dead.host})" if dead.host else ""
         size = report.world_size or len(report.ranks)
-        found = f"rank {dead.rank} of {size}{host} {dead.error or 'died'}."
+        sentence = f"rank {dead.rank} of {size}{host} {dead.error or 'died'}."
     elif report.mismatch is not None:
-        found = _mismatch(report, report.mismatch)
+        sentence = _mismatch(report, report.mismatch)
     elif report.number > 0:
-        found = _missing(report)
+        sentence = _missing(report)
     elif any(rank.message.rival for rank in waiting if rank.message is not None):
-        found = _taken([rank for rank in waiting if rank.message is not None and rank.message.rival])
+        sentence = _taken([rank for rank in waiting if rank.message is not None and rank.message.rival])
     elif report.reason is Reason.CIRCLE:
-        found = _circle(report)
+        sentence = _circle(report)
     elif report.reason is Reason.DEADLOCK:
-        found = _deadlock(report)
+        sentence = _deadlock(report)
     elif waiting:
-        found = _unmatched(
-            report, next((each for each in waiting if each.rank == report.reporter), waiting[0])
+        sentence = _unmatched(
+            report, next((state for state in waiting if state.rank == report.reporter), waiting[0])
         )
     else:
-        found = "A rank waited too long."
-    return found
+        sentence = "A rank waited too long."
+    return sentence
 
 
 def _mismatch(report: Report, kind: Mismatch) -> str:
@@ -612,13 +614,13 @@ def _unmatched(report: Report, rank: RankState) -> str:
     assert message is not None, f"expected a rank that waits for a message, got {rank}"
     call = message.operation
     if call in NONBLOCKING_COLLECTIVES:
-        inside = [each.rank for each in report.ranks if each.message and each.message.operation == call]
-        outside = [each.rank for each in report.ranks if each.rank not in inside]
+        inside = [state.rank for state in report.ranks if state.message and state.message.operation == call]
+        outside = [state.rank for state in report.ranks if state.rank not in inside]
         waiting = f"{_ranks_are(inside)} waiting for {call} to complete"
         return waiting + (f", {_ranks_are(outside)} not." if outside else ".")
     if call == "Wait":
         return f"rank {rank.rank} is waiting for a request that does not complete."
-    if message.purpose == MEETING:
+    if message.purpose == RENDEZVOUS:
         return f"rank {rank.rank} is waiting in {call}: {_peer(message)} has not called it."
     missing = f"receive on {_peer(message)}" if call in SENDS else f"send from {_peer(message)}"
     tag = "" if message.tag is None else f" (tag {message.tag})"
@@ -753,17 +755,17 @@ def _waited_for(rank: RankState, message: MessageRecord) -> str:
     started = f", started at {origin}," if origin and not rank.place.startswith(origin) else ""
     if call == "Wait":
         return f"for a request{started}"
-    own = f"for its {call}" if origin else f"in {call}"
+    call_phrase = f"for its {call}" if origin else f"in {call}"
     if call in NONBLOCKING_COLLECTIVES:
-        return f"{own}{started}"
+        return f"{call_phrase}{started}"
     if call in PROBES:
-        own = "for a message"
-    if message.purpose == MEETING:
-        return f"{own} (for {_peer(message)})"
+        call_phrase = "for a message"
+    if message.purpose == RENDEZVOUS:
+        return f"{call_phrase} (for {_peer(message)})"
     direction = "to" if call in SENDS else "from"
     tag = "" if message.tag is None else f", tag {message.tag}"
     purpose = f" for {message.purpose}" if message.purpose else ""
-    return f"{own} ({direction} {_peer(message)}{tag}){started}{purpose}"
+    return f"{call_phrase} ({direction} {_peer(message)}{tag}){started}{purpose}"
 
 
 def _verb(rank: RankState, many: bool, in_cell: bool) -> str:

@@ -108,15 +108,15 @@ WAITS: dict[str, Way] = {
 }
 
 
-def poll_in_python(requests: type[MPI.Request], own: type[MPI.Request]) -> None:
-    """Let a class of requests, which stands in for mpi4py's `own`, wait by polling, and count its tests."""
+def poll_in_python(requests: type[MPI.Request], mpi4py_class: type[MPI.Request]) -> None:
+    """Let requests, in place of those of `mpi4py_class`, wait by polling, and count their tests."""
     for name, way in WAITS.items():
         test_name = name.replace("Wait", "Test").replace("wait", "test")
         methods = _polling(name, getattr(requests, test_name), *way)
-        for each, method in zip((name, test_name), methods, strict=True):
-            method.__name__ = each
-            setattr(requests, each, method if name in OF_ONE else classmethod(method))
-    like(requests, own)
+        for method_name, method in zip((name, test_name), methods, strict=True):
+            method.__name__ = method_name
+            setattr(requests, method_name, method if name in OF_ONE else classmethod(method))
+    like(requests, mpi4py_class)
 
 
 def _polling(

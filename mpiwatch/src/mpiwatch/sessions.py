@@ -143,8 +143,8 @@ def leave_calls_that_hang() -> None:
     Another thread makes those calls. As long as one of some kinds is under way, no rank can make another: all
     their ranks meet before they make one.
     """
-    from mpiwatch import left_calls, meeting
+    from mpiwatch import left_calls, rendezvous
     from mpiwatch.renewal import renewal
 
     left_calls.install()
-    meeting.install(renewal.for_meetings)
+    rendezvous.install(renewal.for_rendezvous)

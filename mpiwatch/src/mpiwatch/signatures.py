@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.util import dtlib
 
-from mpiwatch.arguments import COUNTS, LAYOUTS, Message, is_in_place, nbytes, parse, parts_of
+from mpiwatch.arguments import COUNTS, LAYOUTS, BufferSpec, is_in_place, nbytes, parse, parts_of
 from mpiwatch.report import UNKNOWN
 
 ANY_TYPE = ("BYTE", "")  # fit every type; the empty text stands for an unknown type
@@ -49,7 +49,7 @@ def of_each(message: Any, ranks: int) -> dict[int, Signature]:
         return {}
 
 
-def _signature(parts: Message, size: int) -> Signature:
+def _signature(parts: BufferSpec, size: int) -> Signature:
     """Return the signature of `size` bytes of a message's elements."""
     buffer, name, itemsize = parts.buffer, "", 1
     if parts.datatype is not None:
@@ -75,10 +75,10 @@ def base_of(datatype: MPI.Datatype) -> tuple[str, int]:
         except (TypeError, ValueError):
             return datatype.Get_name(), max(1, datatype.Get_size())
     inner = datatype.Get_contents()[-1]
-    bases = {base_of(each) for each in inner}
-    for each in inner:
-        if not each.is_predefined:
-            each.Free()
+    bases = {base_of(part) for part in inner}
+    for part in inner:
+        if not part.is_predefined:
+            part.Free()
     return bases.pop() if len(bases) == 1 else ("", 1)
 
 

@@ -119,8 +119,8 @@ def _with_difference(recorder: FlightRecorder, report: Report) -> Report:
     report = replace(report, ranks=tuple(shown), members=tuple(members))
     calls = filter(None, map(report.joined_call, report.ranks))
     different = dict.fromkeys(replace(call, file="", line=0) for call in calls)
-    found = filter(None, (mismatch(one, other) for one, other in combinations(different, 2)))
-    return replace(report, mismatch=next(found, None))
+    differences = filter(None, (mismatch(one, other) for one, other in combinations(different, 2)))
+    return replace(report, mismatch=next(differences, None))
 
 
 def _is_running(recorder: FlightRecorder, rank: int) -> bool:
@@ -376,7 +376,9 @@ def stuck_ranks(waiting: Mapping[int, Blocked], size: int) -> set[int]:
         free = set()
         for rank in stuck:
             peer = waiting[rank].peer
-            if any(_may_end(rank, each, waiting, stuck) for each in ((peer,) if peer >= 0 else range(size))):
+            if any(
+                _may_end(rank, sender, waiting, stuck) for sender in ((peer,) if peer >= 0 else range(size))
+            ):
                 free.add(rank)
         if not free:
             return stuck
@@ -395,13 +397,13 @@ def _may_end(rank: int, peer: int, waiting: Mapping[int, Blocked], stuck: set[in
 
 def closure(rank: int, waiting: Mapping[int, Blocked]) -> list[int]:
     """Return all ranks that a stuck rank waits for, directly or through others, and the rank itself."""
-    found, news = {rank}, [rank]
+    reached, news = {rank}, [rank]
     while news:
         peer = waiting[news.pop()].peer
         others = {peer} if peer >= 0 else set(waiting)
-        news += others - found
-        found |= others
-    return sorted(found)
+        news += others - reached
+        reached |= others
+    return sorted(reached)
 
 
 def confirmation(rank: int, waiting: Mapping[int, Blocked]) -> int:
@@ -417,7 +419,7 @@ def stuck_since(recorder: FlightRecorder, now_s: float, deadline_s: float) -> di
     not all of them have been stuck for `deadline_s`, or none is inside MPI, since a watched call ends by
     itself. If all ranks are in the same call at the same line, it must be SLOW_DEADLINES times as long.
     """
-    found: dict[int, tuple[float, float]] = {}
+    since: dict[int, tuple[float, float]] = {}
     calls = set()
     for rank, slot in enumerate(recorder.slots):
         if slot.cell_state != CellState.RUNNING or not recorder.is_alive(rank):
@@ -427,11 +429,11 @@ def stuck_since(recorder: FlightRecorder, now_s: float, deadline_s: float) -> di
         if not since_s or now_s - sampled_s >= FRESH_S:
             return {}
         calls.add((slot.mpi_call, slot.place) if is_inside else ())
-        found[rank] = since_s, sampled_s
-    in_same_call = len(found) == recorder.size and len(calls) == 1
+        since[rank] = since_s, sampled_s
+    in_same_call = len(since) == recorder.size and len(calls) == 1
     least_s = deadline_s * (SLOW_DEADLINES if in_same_call else 1)
-    is_deadlock = any(calls) and all(now_s - since_s > least_s for since_s, _ in found.values())
-    return found if is_deadlock else {}
+    is_deadlock = any(calls) and all(now_s - since_s > least_s for since_s, _ in since.values())
+    return since if is_deadlock else {}
 
 
 class Suspicion:

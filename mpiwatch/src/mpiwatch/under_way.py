@@ -79,7 +79,7 @@ class CellTraffic:
 traffic = CellTraffic()  # of this process
 
 
-class Open(NamedTuple):
+class OpenRequest(NamedTuple):
     """A request that has not completed, and the call that made it."""
 
     request: Any
@@ -94,7 +94,9 @@ class UnderWay:
 
     def __init__(self) -> None:
         self.requests: dict[int, tuple[weakref.ref[Any], tuple[Any, ...]]] = {}  # by their identities
-        self.dropped: list[Open] = []  # the program can no longer wait for them; we have the only handles
+        self.dropped: list[
+            OpenRequest
+        ] = []  # the program can no longer wait for them; we have the only handles
         self.has_untracked_sends = self.has_untracked_receives = False
 
     def add(self, request: Any, made: tuple[Any, ...]) -> None:
@@ -115,9 +117,9 @@ class UnderWay:
         made = made_by(request)
         if made is None or not RawRequest.__bool__(request) or made.comm.copies_requests:
             return  # it is complete, or another object has its handle
-        self.dropped.append(Open(raw_copy(request), made))
+        self.dropped.append(OpenRequest(raw_copy(request), made))
 
-    def held(self) -> Iterator[Open]:
+    def held(self) -> Iterator[OpenRequest]:
         """Yield the requests that the program may still wait for.
 
         A request is false once its caller has waited for it. MPI is not asked: another object with the same
@@ -129,7 +131,7 @@ class UnderWay:
             if request is None or not request:
                 continue
             if not (isinstance(request, RawPrequest) and request.Get_status()):
-                yield Open(request, Made(*made))
+                yield OpenRequest(request, Made(*made))
 
     def all(self, besides: MPI.Request | None = None) -> Iterator[Made]:
         """Yield the calls of all requests that may not have completed, `besides` one."""
@@ -159,7 +161,7 @@ class UnderWay:
         """Return an earlier receive that takes the message which a receive with these arguments waits for."""
         return next((made for made in self.all(besides) if made.takes(comm, source, tag)), None)
 
-    def end_all(self) -> list[Open]:
+    def end_all(self) -> list[OpenRequest]:
         """End all requests, because their cell has failed: cancel receives, keep the buffers of sends.
 
         Return those that the program still has.

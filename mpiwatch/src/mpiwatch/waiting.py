@@ -120,7 +120,9 @@ def raise_faults(faults: Sequence[str | None]) -> None:
             ranks.setdefault(fault, []).append(rank)
     if ranks:
         raise CollectiveError(
-            "; ".join(f"{ranks_phrase(found, len(faults))}: {fault}" for fault, found in ranks.items())
+            "; ".join(
+                f"{ranks_phrase(with_fault, len(faults))}: {fault}" for fault, with_fault in ranks.items()
+            )
         )
 
 
@@ -423,9 +425,9 @@ class Watch:
                 waiting.interrupted_since_s = waited
             since = waiting.interrupted_since_s
             return None if 0 <= since <= waited < since + INTERRUPT_S else report.reason
-        found = waiting.mismatch(waited)
-        if found:
-            return found
+        difference = waiting.mismatch(waited)
+        if difference:
+            return difference
         return self._reason_to_report(waiting, waited) if self.posted is waiting else None
 
     def _reason_to_report(self, waiting: Waiting, waited: float) -> Reason | None:
@@ -482,7 +484,9 @@ class Watch:
 
     def all_have_made(self, call: Call) -> bool:
         """Return whether all ranks of a call's communicator have made this call or a later one."""
-        return any(each.row == call.row and each.all_have_reached(call.number) for each in self.channels)
+        return any(
+            channel.row == call.row and channel.all_have_reached(call.number) for channel in self.channels
+        )
 
     def note_last_words(self, text: str, frame: FrameType | None) -> None:
         """Note the call by which this rank ends its process, and its line; then send what it has printed."""
@@ -498,7 +502,7 @@ def _threads() -> set[int]:
     """Return the threads of this process, without the main thread and our own."""
     main = threading.main_thread()
     return {
-        each.ident or 0
-        for each in threading.enumerate()
-        if each is not main and not each.name.startswith("mpiwatch")
+        thread.ident or 0
+        for thread in threading.enumerate()
+        if thread is not main and not thread.name.startswith("mpiwatch")
     }

@@ -50,8 +50,8 @@ class CommWrapper(NotedIntracomm):
             empty = RawIntracomm.__new__(cls)
             register(empty)
             return empty
-        made = _with_topology(_stack(cls, _wrappers(comm)), _topology(comm))
-        new: Any = RawIntracomm.__new__(made, comm)
+        stacked = _with_topology(_stack(cls, _wrappers(comm)), _topology(comm))
+        new: Any = RawIntracomm.__new__(stacked, comm)
         register(new)
         new._take_over(comm)
         return new
@@ -100,11 +100,11 @@ class CommWrapper(NotedIntracomm):
         """Return what the MPI library made from this communicator by a method, wrapped like this one."""
         if new == MPI.COMM_NULL:
             return new
-        made: Any = RawIntracomm.__new__(_with_topology(_wrappers(self), _topology(new)), new)
-        register(made)
-        made.made_by = made_by
-        self._derived(made, is_ready)
-        return made
+        wrapped: Any = RawIntracomm.__new__(_with_topology(_wrappers(self), _topology(new)), new)
+        register(wrapped)
+        wrapped.made_by = made_by
+        self._derived(wrapped, is_ready)
+        return wrapped
 
 
 @cache
@@ -120,8 +120,8 @@ def _stack(outer: Any, inner: Any) -> type:
 
 def _wrappers(comm: MPI.Intracomm) -> type:
     """Return a communicator's class without the topology that it may have."""
-    kept = vars(type(comm)).get("_wrappers", type(comm))
-    return NotedIntracomm if kept in (RawIntracomm, *TOPOLOGIES, *RAW_TOPOLOGIES) else kept
+    wrappers = vars(type(comm)).get("_wrappers", type(comm))
+    return NotedIntracomm if wrappers in (RawIntracomm, *TOPOLOGIES, *RAW_TOPOLOGIES) else wrappers
 
 
 def _topology(comm: MPI.Intracomm) -> type:
@@ -134,10 +134,10 @@ def _with_topology(wrappers: type, topology: type) -> type:
     if topology is NotedIntracomm:
         return wrappers
     about = {"__module__": wrappers.__module__, "__doc__": wrappers.__doc__, "_wrappers": wrappers}
-    made = type(wrappers.__name__, (wrappers, topology), about)
+    derived = type(wrappers.__name__, (wrappers, topology), about)
     if topology is NotedCartcomm:
-        add_methods(made, ["Sub"], "_derive", topology)
-    return made
+        add_methods(derived, ["Sub"], "_derive", topology)
+    return derived
 
 
 # Wrappers that care for requests make them poll by themselves.

@@ -56,7 +56,7 @@ def begin(world: WatchedComm, is_own_call: Callable[[], bool] | None = None) -> 
         return _world or StrictComm(world)
     clock.rank, clock.times = world.rank, [0] * world.size
     _world = StrictComm(world)
-    _world.begin()
+    _world.open_exchange()
     register_mode(StrictMode(_world))
     return _world
 
@@ -146,16 +146,16 @@ def collect(world: StrictComm) -> list[Finding]:
     arrived = exchange.headers_received
     _poll(world, lambda: all(arrived[rank] >= number for rank, number in enumerate(coming)))
     _report_leftovers(only_dropped=False)
-    for each in list(exchange.exchanges):
-        each.discard()
-    found = findings.take()
-    everyone = MPI.Intracomm.gather(shadow, found)
-    return found if everyone is None else [finding for theirs in everyone for finding in theirs]
+    for opened in list(exchange.exchanges):
+        opened.discard()
+    remaining = findings.take()
+    everyone = MPI.Intracomm.gather(shadow, remaining)
+    return remaining if everyone is None else [finding for theirs in everyone for finding in theirs]
 
 
 def _report_leftovers(only_dropped: bool) -> None:
-    for each in list(exchange.exchanges):
-        each.report_leftovers()
+    for opened in list(exchange.exchanges):
+        opened.report_leftovers()
     requests.report_never_completed(only_dropped)
     freed.report_never_freed(only_dropped)
 

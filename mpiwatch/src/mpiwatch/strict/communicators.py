@@ -27,7 +27,7 @@ from mpiwatch.strict.memory import Region
 from mpiwatch.strict.operations import Operation
 from mpiwatch.strict.requests import StrictPrequest, StrictRequest
 
-FROM_ROOT = ("bcast", *arguments.FROM_ROOT)
+SENT_BY_ROOT = ("bcast", *arguments.FROM_ROOT)
 REDUCING = "reduce", "allreduce", "scan", "exscan"
 
 # Collective -> the argument whose count and dtype are the same on all ranks.
@@ -45,7 +45,7 @@ class StrictComm(WatchedComm):
 
     _exchange: Exchange | None = None
 
-    def begin(self) -> None:
+    def open_exchange(self) -> None:
         """Open the exchange of headers for this communicator. Collective."""
         channel = self._channel
         if channel is None:
@@ -64,7 +64,7 @@ class StrictComm(WatchedComm):
     def _derived(self, new: Any, is_ready: bool = True) -> None:
         super()._derived(new, is_ready)
         if is_ready:
-            new.begin()
+            new.open_exchange()
         freed.track(new, freed.COMMUNICATOR)
 
     def _end(self, name: str) -> None:
@@ -142,22 +142,22 @@ class StrictComm(WatchedComm):
         call = operations.BothOperation(name, send, receive, f"{name} to rank {dest} and from rank {source}")
         return polling.polled(StrictRequest(None, call), name, self, source, recvtag, sys._getframe(2))
 
-    def _start_collective(self, name: str, given: dict[str, Any]) -> MPI.Request:
+    def _start_collective(self, name: str, kwargs: dict[str, Any]) -> MPI.Request:
         """Start a collective; the ranks compare their operations."""
         if "eighbor" in name:
-            return super()._start_collective(name, given)
+            return super()._start_collective(name, kwargs)
         plain = plain_name(name)
 
         def begin() -> Operation:
-            of_started = {key: value for key, value in given.items() if key != "info"}
+            of_started = {key: value for key, value in kwargs.items() if key != "info"}
             request = getattr(MPI.Intracomm, f"I{plain}")(self, **of_started)
             if self._exchange is None:
                 return Operation(name, here(), request)
             regions = [
                 Region(name, here(), buffer, is_written)
-                for buffer, is_written in _buffers(plain, given, self.rank == given.get("root", 0))
+                for buffer, is_written in _buffers(plain, kwargs, self.rank == kwargs.get("root", 0))
             ]
-            call = _described(name, plain, given)
+            call = _described(name, plain, kwargs)
             return operations.CollectiveOperation(self._exchange, call, request, regions)
 
         if name.endswith("_init"):
@@ -178,29 +178,29 @@ def note_collective(channel: Any, name: str, root: int) -> None:
     mine = np.array(clock.times, np.int64)
     everyone = np.empty((len(exchange.members), len(mine)), np.int64)
     MPI.Intracomm.Allgather(exchange.shadow, mine, everyone)
-    if name.lower() in FROM_ROOT:
+    if name.lower() in SENT_BY_ROOT:
         everyone = everyone[[root]]
     elif name.lower() in TO_ROOT and exchange.rank != root:
         return
     clock.merge(everyone.max(axis=0).tolist())
 
 
-def _buffers(plain: str, given: dict[str, Any], is_root: bool) -> list[tuple[Any, bool]]:
+def _buffers(plain: str, kwargs: dict[str, Any], is_root: bool) -> list[tuple[Any, bool]]:
     """Return the buffers that a collective uses on this rank, and whether it writes to them."""
-    ignored = {} if is_root else {"recvbuf": TO_ROOT, "sendbuf": FROM_ROOT}
+    ignored = {} if is_root else {"recvbuf": TO_ROOT, "sendbuf": SENT_BY_ROOT}
     return [
-        (given[key], key == "recvbuf" or (key == "buf" and not is_root))
+        (kwargs[key], key == "recvbuf" or (key == "buf" and not is_root))
         for key in ("buf", "sendbuf", "recvbuf")
-        if not (is_in_place(given.get(key)) or plain.endswith(("w", "v")))
+        if not (is_in_place(kwargs.get(key)) or plain.endswith(("w", "v")))
         and plain not in ignored.get(key, ())
     ]
 
 
-def _described(name: str, plain: str, given: dict[str, Any]) -> CallRecord:
+def _described(name: str, plain: str, kwargs: dict[str, Any]) -> CallRecord:
     """Return what the ranks compare of a non-blocking collective."""
-    root = given.get("root", 0) if plain in (*FROM_ROOT, *TO_ROOT) else None
-    compared = given.get(COMPARED.get(plain, ""))
+    root = kwargs.get("root", 0) if plain in (*SENT_BY_ROOT, *TO_ROOT) else None
+    compared = kwargs.get(COMPARED.get(plain, ""))
     signature = None if is_in_place(compared) else of_message(compared)
     count, dtype = (None, None) if signature is None else (signature.elements, signature.dtype or None)
-    reduction = arguments.REDUCTIONS.get(id(given["op"])) if plain.startswith(REDUCING) else None
+    reduction = arguments.REDUCTIONS.get(id(kwargs["op"])) if plain.startswith(REDUCING) else None
     return CallRecord(0, 0, name, root, count, dtype, reduction, here(), 0)

@@ -22,7 +22,7 @@ from mpiwatch.signatures import Signature
 from mpiwatch.strict.findings import Category, add
 
 HEADER_TAG = 0
-NUMBERS = 1 << 14  # how many messages two ranks can have under way at once
+MOST_UNDER_WAY = 1 << 14  # how many messages two ranks can have under way at once
 HEADERS_TESTED = 64  # kept before sent headers are dropped
 
 lock = threading.RLock()  # held by a thread that reads or writes what the exchanges keep
@@ -119,7 +119,7 @@ class Exchange:
     def next_number(self, dest: int) -> int:
         """Return the tag of the next message to a rank."""
         self.numbers[dest] += 1
-        return 1 + self.numbers[dest] % NUMBERS
+        return 1 + self.numbers[dest] % MOST_UNDER_WAY
 
     def announce(self, header: Header, dest: int) -> None:
         """Send a header."""
@@ -128,7 +128,7 @@ class Exchange:
         text = pickle.dumps(header)
         self.headers.append((self.shadow.Isend([text, MPI.BYTE], dest, HEADER_TAG), text))
         if len(self.headers) > HEADERS_TESTED:
-            self.headers = [(request, kept) for request, kept in self.headers if not request.Test()]
+            self.headers = [(request, content) for request, content in self.headers if not request.Test()]
         headers_sent[self.members[dest]] += 1
 
     def progress(self) -> None:
@@ -144,7 +144,9 @@ class Exchange:
                 header: Header = pickle.loads(text)
                 header.source = status.source
                 headers_received[self.members[header.source]] += 1
-                receive = next((each for each in self.posted if header.fits(each.source, each.tag)), None)
+                receive = next(
+                    (posted for posted in self.posted if header.fits(posted.source, posted.tag)), None
+                )
                 if receive is None:
                     self.unexpected.append(header)
                 else:
@@ -165,9 +167,9 @@ class Exchange:
     def withdraw(self, receive: Receive) -> None:
         """Remove a receive whose message has not been requested; another receive may take the message."""
         with lock:
-            for kept in self.posted, self.matched, self.wildcards:
-                if receive in kept:
-                    kept.remove(receive)
+            for receives in self.posted, self.matched, self.wildcards:
+                if receive in receives:
+                    receives.remove(receive)
             if receive.header is not None:
                 self.unexpected.insert(0, receive.header)
                 receive.header = None

@@ -74,16 +74,16 @@ def add(
 
 def take() -> list[Finding]:
     """Return the findings since the last call."""
-    found, _found[:] = list(_found), []
-    return found
+    taken, _found[:] = list(_found), []
+    return taken
 
 
-def render(found: Iterable[Finding]) -> str:
+def render(findings: Iterable[Finding]) -> str:
     """Return the errors and the remarks, one line for each; equal findings of several ranks share a line."""
-    found = list(found)
+    findings = list(findings)
     parts = []
     for name, a_name, is_remark in ("errors", "an error", False), ("remarks", "a remark", True):
-        lines = _lines(each for each in found if each.is_remark == is_remark)
+        lines = _lines(finding for finding in findings if finding.is_remark == is_remark)
         if lines:
             number = f"{len(lines)} {name}" if len(lines) > 1 else a_name
             verb = "has" if is_remark else "found"
@@ -91,9 +91,9 @@ def render(found: Iterable[Finding]) -> str:
     return "\n".join(parts)
 
 
-def _lines(found: Iterable[Finding]) -> list[str]:
+def _lines(findings: Iterable[Finding]) -> list[str]:
     groups: dict[tuple[Category, str, str], list[int]] = {}
-    for finding in found:
+    for finding in findings:
         groups.setdefault((finding.category, finding.text, finding.place), []).append(finding.rank)
     order = list(Category)
     return [
@@ -104,11 +104,11 @@ def _lines(found: Iterable[Finding]) -> list[str]:
     ]
 
 
-def to_json(found: Sequence[Finding]) -> str:
+def to_json(findings: Sequence[Finding]) -> str:
     """Return the findings as JSON: a list of objects."""
     return json.dumps(
         [
             asdict(finding) | {"category": finding.category.value, "kind": finding.kind.value}
-            for finding in found
+            for finding in findings
         ]
     )

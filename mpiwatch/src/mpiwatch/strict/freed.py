@@ -39,17 +39,17 @@ class Tracked:
 _made: dict[Tracked | None, None] = {}  # in the order in which they were made
 
 
-def track(made: Any, kind: str) -> Any:
+def track(handle: Any, kind: str) -> Any:
     """Note that the program has made an object; return it."""
     if is_own_call():
-        made._tracked = Tracked(kind, here(), weakref.ref(made))
-        _made[made._tracked] = None
-    return made
+        handle._tracked = Tracked(kind, here(), weakref.ref(handle))
+        _made[handle._tracked] = None
+    return handle
 
 
-def forget(made: Any) -> None:
+def forget(handle: Any) -> None:
     """Note that the program has freed an object."""
-    _made.pop(getattr(made, "_tracked", None), None)
+    _made.pop(getattr(handle, "_tracked", None), None)
 
 
 def report_never_freed(only_dropped: bool) -> None:
@@ -57,10 +57,12 @@ def report_never_freed(only_dropped: bool) -> None:
 
     `only_dropped`: only objects that no variable refers to. Another one may have the same handle.
     """
-    never_freed = [each for each in _made if each and (each.reference() is None or not only_dropped)]
-    for each in never_freed:
-        del _made[each]
-    for (kind, place), number in Counter((each.kind, each.place) for each in never_freed).items():
+    never_freed = [
+        tracked for tracked in _made if tracked and (tracked.reference() is None or not only_dropped)
+    ]
+    for tracked in never_freed:
+        del _made[tracked]
+    for (kind, place), number in Counter((tracked.kind, tracked.place) for tracked in never_freed).items():
         text = f"{number} {kind}s were never freed" if number > 1 else f"the {kind} was never freed"
         is_communicator = kind == COMMUNICATOR
         about = FindingKind.COMMUNICATOR_NOT_FREED if is_communicator else FindingKind.OTHER
@@ -95,28 +97,28 @@ def tracking_names() -> dict[str, Any]:
     return names
 
 
-def _tracking_class(own: Any, kind: str, makers: Sequence[str], freer: str) -> Any:
-    """Return a class that replaces mpi4py's `own` and tracks what its methods make and free."""
+def _tracking_class(mpi4py_class: Any, kind: str, makers: Sequence[str], freer: str) -> Any:
+    """Return a class that replaces mpi4py's `mpi4py_class` and tracks what its methods make and free."""
 
-    class Tracking(own, metaclass=LikeMpi4py):
+    class Tracking(mpi4py_class, metaclass=LikeMpi4py):
         @staticmethod
-        def adopt(made: Any) -> Any:
-            return track(made if type(made) is Tracking else Tracking(made), kind)
+        def adopt(handle: Any) -> Any:
+            return track(handle if type(handle) is Tracking else Tracking(handle), kind)
 
         def _make(self, name: str, *arguments: Any) -> Any:
-            return self.adopt(getattr(own, name)(self, *arguments))
+            return self.adopt(getattr(mpi4py_class, name)(self, *arguments))
 
         @classmethod
         def _make_from_class(cls, name: str, *arguments: Any) -> Any:
-            return cls.adopt(getattr(own, name)(*arguments))
+            return cls.adopt(getattr(mpi4py_class, name)(*arguments))
 
         def _free(self, name: str) -> None:
-            getattr(own, name)(self)
+            getattr(mpi4py_class, name)(self)
             forget(self)
 
     for name in makers:
-        is_of_class = getattr(getattr(own, name), "__self__", None) is own
-        add_methods(Tracking, [name], "_make_from_class" if is_of_class else "_make", own)
-    add_methods(Tracking, [freer], "_free", own)
-    like(Tracking, own)
+        is_of_class = getattr(getattr(mpi4py_class, name), "__self__", None) is mpi4py_class
+        add_methods(Tracking, [name], "_make_from_class" if is_of_class else "_make", mpi4py_class)
+    add_methods(Tracking, [freer], "_free", mpi4py_class)
+    like(Tracking, mpi4py_class)
     return Tracking

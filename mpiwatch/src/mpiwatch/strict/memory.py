@@ -31,15 +31,15 @@ def check_dtype(call: str, rank: int, buffer: Any, datatype: MPI.Datatype) -> No
     if not isinstance(held, np.dtype) or held.itemsize == 1 or held.kind not in "iufc" or name in ANY_TYPE:
         return
     try:
-        given = np.dtype(name)
+        dtype = np.dtype(name)
     except TypeError:  # a pair, such as MPI.FLOAT_INT
         return
-    is_same = held.itemsize == given.itemsize and {held.kind, given.kind} in ({held.kind}, {"i", "u"})
-    is_half = held.kind == "c" and given.kind == "f" and held.itemsize == 2 * given.itemsize
+    is_same = held.itemsize == dtype.itemsize and {held.kind, dtype.kind} in ({held.kind}, {"i", "u"})
+    is_half = held.kind == "c" and dtype.kind == "f" and held.itemsize == 2 * dtype.itemsize
     has_no_datatype = held.kind == "f" and held.itemsize == 2  # half precision
     if not (is_same or is_half or has_no_datatype):
-        what = datatype.Get_name() or f"a datatype of {given}"
-        is_remark = held.kind == given.kind or {held.kind, given.kind} == {"i", "u"}
+        what = datatype.Get_name() or f"a datatype of {dtype}"
+        is_remark = held.kind == dtype.kind or {held.kind, dtype.kind} == {"i", "u"}
         text = f"{call} was given {what} for an array of {held}"
         add(Category.PARAMETER_MATCHING, text, here(), is_remark)
 

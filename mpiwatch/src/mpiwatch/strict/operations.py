@@ -248,17 +248,17 @@ class CollectiveOperation(Operation):
             calls.append(call)
             clock.merge(times)
         for rank, theirs in enumerate(calls):
-            found = mismatch(calls[self.rank], theirs)
-            if found is not None:
+            difference = mismatch(calls[self.rank], theirs)
+            if difference is not None:
                 self.release(check=False)
                 both = [
-                    f"rank {each}: {call.operation} ({call_details(call)}) at {call.file}"
-                    for each, call in enumerate(calls)
-                    if each in (self.rank, rank)
+                    f"rank {other_rank}: {call.operation} ({call_details(call)}) at {call.file}"
+                    for other_rank, call in enumerate(calls)
+                    if other_rank in (self.rank, rank)
                 ]
                 raise StrictError(
                     "Collective mismatch: the ranks called non-blocking collectives with different "
-                    f"{found.name.lower()}s. {'; '.join(both)}."
+                    f"{difference.name.lower()}s. {'; '.join(both)}."
                 )
 
     def finish(self, status: MPI.Status | None) -> None:
@@ -275,4 +275,4 @@ def go_on(call: Operation) -> None:
     """Let a call go on whose request the program has freed; keep its buffer until it is complete."""
     if call.may_be_freed:
         call.cancel()
-    _freed[:] = [each for each in [*_freed, call] if not each.advance()]
+    _freed[:] = [operation for operation in [*_freed, call] if not operation.advance()]

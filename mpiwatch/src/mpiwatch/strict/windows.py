@@ -114,18 +114,20 @@ class StrictWin(NotedWin):
         return NotedWin.__new__(NotedWin, *(() if win is None else (win,)))
 
     @classmethod
-    def _make(cls, name: str, given: dict[str, Any]) -> Any:
-        comm = given["comm"]
+    def _make(cls, name: str, kwargs: dict[str, Any]) -> Any:
+        comm = kwargs["comm"]
         if comm == MPI.COMM_NULL or getattr(comm, "_exchange", None) is None:
-            return getattr(NotedWin, name)(**given)
+            return getattr(NotedWin, name)(**kwargs)
         _join(comm, name)
-        made: StrictWin = NotedWin.__new__(cls, getattr(NotedWin, name)(**given))
-        made.comm, made.exchange = comm, comm._exchange
-        mine = given["disp_unit"], len(made._memory())
-        made.units, made.sizes = zip(*made.exchange.shadow.allgather(mine), strict=True)  # in bytes, by rank
-        made.under_way, made.accesses, made.locks = [], [], {}
-        _open.append(made)
-        return freed.track(made, "window")
+        window: StrictWin = NotedWin.__new__(cls, getattr(NotedWin, name)(**kwargs))
+        window.comm, window.exchange = comm, comm._exchange
+        mine = kwargs["disp_unit"], len(window._memory())
+        window.units, window.sizes = zip(
+            *window.exchange.shadow.allgather(mine), strict=True
+        )  # in bytes, by rank
+        window.under_way, window.accesses, window.locks = [], [], {}
+        _open.append(window)
+        return freed.track(window, "window")
 
     def _memory(self) -> bytes:
         memory = self.tomemory()
@@ -172,44 +174,44 @@ class StrictWin(NotedWin):
         if not counted or not isinstance(counted[0], int):
             held = self.units[target] if origin is None else of_message(origin).nbytes
             return ((first, first + held),)
-        count, given = counted[0], arguments.parse(origin)
-        datatype = counted[1] if len(counted) > 1 else given.datatype
+        count, message = counted[0], arguments.parse(origin)
+        datatype = counted[1] if len(counted) > 1 else message.datatype
         if isinstance(datatype, str):
             datatype = MPI.Datatype.fromcode(datatype)
         if datatype is None:
-            return ((first, first + count * given.buffer.itemsize),)
+            return ((first, first + count * message.buffer.itemsize),)
         return memory.bytes_of(datatype, count, first)
 
     def _issue(self, target: int = -1) -> None:
         """Issue the accesses to a rank, or to all ranks."""
-        for each in self.under_way:
-            if target in (-1, each.access.target) and not each.is_issued:
-                each.is_issued = True
-                each.region.check()
-                each.issue()
+        for pending in self.under_way:
+            if target in (-1, pending.access.target) and not pending.is_issued:
+                pending.is_issued = True
+                pending.region.check()
+                pending.issue()
 
     def _release(self, target: int = -1) -> None:
         """End the use of the origins' memory by accesses to a rank, or to all ranks."""
-        for each in self.under_way:
-            if target in (-1, each.access.target):
-                each.region.end(check=False)
-        self.under_way = [each for each in self.under_way if target not in (-1, each.access.target)]
+        for pending in self.under_way:
+            if target in (-1, pending.access.target):
+                pending.region.end(check=False)
+        self.under_way = [pending for pending in self.under_way if target not in (-1, pending.access.target)]
 
-    def _access_at_once(self, name: str, given: dict[str, Any]) -> Any:
+    def _access_at_once(self, name: str, kwargs: dict[str, Any]) -> Any:
         """Make an access whose result is available before the epoch ends."""
-        check_access(name, given)
-        target, spec = given["target_rank"], given.get("target", given.get("target_disp", 0))
+        check_access(name, kwargs)
+        target, spec = kwargs["target_rank"], kwargs.get("target", kwargs.get("target_disp", 0))
         if 0 <= target < self.comm.size:
-            self._checked_parts(name, given.get("origin"), target, spec)
+            self._checked_parts(name, kwargs.get("origin"), target, spec)
         self._issue()
-        return getattr(NotedWin, name)(self, **given)
+        return getattr(NotedWin, name)(self, **kwargs)
 
     def Fence(self, assertion: int = 0) -> None:
         _join(self.comm, "Fence")
         self._end_locks()
         stores = self._local_stores() if self.in_fence else []
-        self._compare([each for each in self.accesses if each.epoch == "fence"] + stores)
-        self.accesses = [each for each in self.accesses if each.epoch != "fence"]
+        self._compare([access for access in self.accesses if access.epoch == "fence"] + stores)
+        self.accesses = [access for access in self.accesses if access.epoch != "fence"]
         self._issue()
         super().Fence(assertion)
         self._release()
@@ -226,12 +228,14 @@ class StrictWin(NotedWin):
     def _compare(self, mine: list[Access]) -> None:
         """Report conflicting accesses to this rank's window. Collective."""
         everyone = self.exchange.shadow.allgather(mine)
-        report_conflicts([each for theirs in everyone for each in theirs if each.target == self.comm.rank])
+        report_conflicts(
+            [access for theirs in everyone for access in theirs if access.target == self.comm.rank]
+        )
 
-    def _lock(self, name: str, given: dict[str, Any]) -> None:
-        getattr(NotedWin, name)(self, **given)
-        kind = "exclusive" if given.get("lock_type") == MPI.LOCK_EXCLUSIVE else "shared"
-        self.locks[given.get("rank", -1)] = kind, here()
+    def _lock(self, name: str, kwargs: dict[str, Any]) -> None:
+        getattr(NotedWin, name)(self, **kwargs)
+        kind = "exclusive" if kwargs.get("lock_type") == MPI.LOCK_EXCLUSIVE else "shared"
+        self.locks[kwargs.get("rank", -1)] = kind, here()
 
     def _complete(self, name: str, rank: int = -1) -> None:
         """Do a Flush or Unlock: accesses to a rank or to all (-1) complete, perhaps only at their origin."""
@@ -256,19 +260,19 @@ class StrictWin(NotedWin):
         super().Complete()
         self._release()
         self.in_start = False
-        self.accesses = [each for each in self.accesses if each.epoch != "start"]
+        self.accesses = [access for access in self.accesses if access.epoch != "start"]
 
     def Free(self) -> None:
         _join(self.comm, "Free")
         self._end_locks()
-        pending = [each.access for each in self.under_way if not each.is_issued]
+        pending = [window_access.access for window_access in self.under_way if not window_access.is_issued]
         if pending:
             last = pending[-1]
             text = f"the window was freed before the epoch of its last {last.operation} ended"
             add(Category.EPOCH_LIFECYCLE, text, last.place)
-        self._compare([each for each in self.accesses if each.epoch != "fence"])
+        self._compare([access for access in self.accesses if access.epoch != "fence"])
         self._release()
-        _open[:] = [each for each in _open if each is not self]
+        _open[:] = [window for window in _open if window is not self]
         freed.forget(self)
         super().Free()
 

@@ -1,4 +1,4 @@
-"""A meeting of some ranks before a call of the MPI library that none of them could leave.
+"""A rendezvous of some ranks before a call of the MPI library that none of them could leave.
 
 As long as a call that makes a communicator, a window or a file is under way, MPI can make no other. So the
 ranks of a notebook make such a call only when all of them have come to it. On watched communicators they meet
@@ -47,7 +47,7 @@ def meet(world: MPI.Intracomm, members: Sequence[int], operation: str) -> None:
         raise
 
 
-class Meetings:
+class RendezvousBeforeCalls:
     """Lets ranks meet before they make something on a communicator that is not watched.
 
     `world`: see `meet`.
@@ -117,4 +117,4 @@ def install(world: MPI.Intracomm) -> None:
 
     `world`: see `meet`.
     """
-    library_calls.meet = Meetings(RawIntracomm(world)).before
+    library_calls.meet = RendezvousBeforeCalls(RawIntracomm(world)).before
