@@ -24,7 +24,7 @@ class ProgramExporter(Exporter):
 
     def from_notebook_node(
         self, nb: Any, resources: Any = None, **options: Any
-    ) -> tuple[str, dict[str, Any]]:
+    ) -> tuple[Any, dict[str, Any]]:
         """Return the program; raise InputError for a notebook without `%%px` cells."""
         nb, resources = super().from_notebook_node(nb, resources, **options)
         name = resources.get("metadata", {}).get("name", "notebook")
