@@ -156,7 +156,6 @@ def test_busy_ranks_answer_all(connected: Kernel, tmp_path: Path, cell: str) -> 
 
 
 HOSTILE = """%%px
-import sys
 import time
 
 
@@ -234,7 +233,6 @@ decorated.__wrapped__ = decorated.__signature__ = Hangs()
 hangs, of_meta, dict_, holder = Hangs(), OfMeta(), Dict(a=1), Holder()
 texts = {Name("odd"): 1, "even": Hangs()}
 globals()[Name("strange")] = 1
-sys.modules["strange"] = Hangs()
 """
 ON_HOSTILE = (
     *("hangs.|", "hangs.sleeps.|", "hangs[0].|", "hangs().|", "OfMeta.|", "of_meta.|", "of_meta.inner.|"),
@@ -250,8 +248,6 @@ ON_HOSTILE = (
     ),
     *(
         "decorated(|",
-        "import strange\nstrange.|",
-        "from strange import |",
         "for x in hangs:\n    x.|",
         "-hangs.|",
     ),
@@ -266,7 +262,7 @@ def test_hostile_objects_disturb_no_rank_and_send_no_message(connected: Kernel) 
     assert "plain" in ask(connected, "complete", Case("%%px\nholder.pl|", ()))["matches"]
     assert ask(connected, "complete", Case("%%px\ntexts['|", ()))["matches"] == ["even"]
     said = connected.run("%px print(comm.allreduce(1), comm.iprobe())")
-    assert said == "".join(f"[stdout:{rank}] 4 False\n" for rank in range(4))
+    assert said == "[ranks 0–3] 4 False\n"
 
 
 def test_nothing_is_executed_for_an_answer(connected: Kernel) -> None:
@@ -274,7 +270,7 @@ def test_nothing_is_executed_for_an_answer(connected: Kernel) -> None:
     for code in "note().|", "note(|", "[note()][0].|", "x = note()\nx.|", "import this\nthis.|":
         ask(connected, "complete", Case(f"%%px\n{code}", ()))
         ask(connected, "inspect", Case(f"%%px\n{code}", ()))
-    assert connected.run("%px print(calls)").count("[]") == 4
+    assert connected.run("%px print(calls)") == "[ranks 0–3] []\n"
 
 
 def page(kernel: Kernel, cell: str) -> tuple[str, list[dict[str, Any]]]:

@@ -20,6 +20,7 @@ class Answer(NamedTuple):
     otherwise: dict[str, Any]
 
 
+HEADER = 1  # the place of the header among the parts of a message, behind its signature
 Begin = Callable[[dict[str, Any]], Answer | None]
 
 
@@ -71,11 +72,11 @@ def begin_answer(kernel: Any, answers: dict[str, Begin], message: list[Any], cel
     """Begin to answer a message; return whether this has happened, and ipykernel has nothing to do."""
     try:
         idents, parts = kernel.session.feed_identities(message, copy=False)
-        # Only a look: a message that is unpacked completely could not be unpacked again.
-        request = kernel.session.deserialize(parts, content=False, copy=False)
-        begin = answers.get(request["header"]["msg_type"])
+        begin = answers.get(kernel.session.unpack(parts[HEADER].bytes)["msg_type"])
         if begin is None:
             return False
+        # Only a look: a message that is unpacked completely could not be unpacked again.
+        request = kernel.session.deserialize(parts, content=False, copy=False)
         request["content"] = kernel.session.unpack(request["content"])
         answer = begin(request["content"])
     except Exception:
