@@ -42,6 +42,7 @@ def rank_info() -> RankInfo:
     from IPython import get_ipython
     from mpi4py import MPI
 
+    from labkit import alt_text
     from labkit.cluster.tracebacks import shorten_tracebacks
     from mpiwatch.sessions import cell_number
 
@@ -62,6 +63,7 @@ def rank_info() -> RankInfo:
         shell._labkit_shortens = True
         shorten_tracebacks(shell)
         name_cells_in_warnings()
+        alt_text.register(shell)
     name, version = MPI.get_vendor()
     library = f"{name} {'.'.join(map(str, version))}"
     host = node_name(socket.gethostname())

@@ -15,6 +15,7 @@ from typing import Any
 from ipyparallel.error import NoEnginesRegistered, RemoteError
 from IPython import get_ipython
 
+from labkit import alt_text
 from labkit.cluster import live_view, output, post_mortem, reloading, surprises
 from labkit.cluster.adapter.client import ask, render_errors_with
 from labkit.cluster.adapter.magics import CellMagics, Options, show_with
@@ -208,6 +209,7 @@ def activate(ranks: Ranks, *, cleared: bool) -> None:
     render_errors_with(partial(text_of_error, ranks))
     post_mortem.register(shell, ranks)
     reloading.register(shell)
+    alt_text.register(shell)
 
 
 def explained(

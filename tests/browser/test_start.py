@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from labkit.exercises import catalogue
-from tests.browser.jupyterlab import Lab, Notebook, a_lab
+from tests.browser.jupyterlab import CONNECT, Lab, Notebook, a_lab
 from tests.cluster_fixtures import wait_until
 
 if TYPE_CHECKING:
@@ -91,6 +91,20 @@ def test_cells_of_exercises_have_an_edge_and_progress_links_to_them(lab: Lab, pa
     }
     assert [*edges.values()][:2] == ["solid5px", "dotted5px"], edges
     assert edges["send-recv"] == "solid1px", edges
+
+
+def test_figures_have_an_alternative_text(lab: Lab, page: Page) -> None:
+    draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.xlabel('Epoch')\nplt.show()"
+    name = lab.write("figures.ipynb", CONNECT.replace("4", "1"), draw, f"%%px\n%matplotlib inline\n{draw}")
+    page.goto(f"{lab.url}lab/tree/{name}?token={lab.token}&reset")
+    shown = Notebook(lab, page, name)
+    shown.wait_until_ready()
+    shown.run(0)
+    for cell in 1, 2:
+        shown.run(cell)
+        image = shown.output(cell).locator("img[alt]")
+        image.wait_for()
+        assert image.get_attribute("alt") == "Figure: Epoch."
 
 
 def test_a_tab_goes_on_when_the_lab_starts_again(browser: Browser, tmp_path: Path) -> None:

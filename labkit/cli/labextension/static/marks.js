@@ -1,5 +1,8 @@
 // JupyterLab shows no difference between a cell to write in and a cell to run. This gives cells with the tags
 // `exercise` and `check` a coloured edge. JupyterLab loads it as an extension; it needs no build.
+//
+// It also gives pictures the alternative text in their output's metadata (labkit/alt_text.py), which JupyterLab
+// ignores: a screen reader would read nothing.
 
 const EDGES = `
 .labkit-exercise > .jp-Cell-inputWrapper .jp-InputArea-editor { border-left: 5px solid #8250df; }
@@ -19,9 +22,26 @@ function mark(notebook) {
   }
 }
 
+function describe(notebook, image) {
+  const cell = notebook.widgets.find((one) => one.node.contains(image));
+  const area = cell?.outputArea;
+  const place = area?.widgets.findIndex((output) => output.node.contains(image)) ?? -1;
+  if (place < 0) {
+    return;
+  }
+  const metadata = area.model.get(place)?.metadata ?? {};
+  image.alt = metadata["image/png"]?.alt ?? "Figure of this cell";
+}
+
+function describeAll(notebook) {
+  for (const image of notebook.node.querySelectorAll(".jp-RenderedImage img:not([alt])")) {
+    describe(notebook, image);
+  }
+}
+
 const plugin = {
   id: "allreduce-lab:marks",
-  description: "Marks the cells of exercises.",
+  description: "Marks the cells of exercises, and describes pictures.",
   autoStart: true,
   activate: (app) => {
     const style = document.createElement("style");
@@ -32,6 +52,9 @@ const plugin = {
         const again = () => mark(panel.content);
         panel.context.ready.then(again);
         panel.content.modelContentChanged.connect(again);
+        const observer = new MutationObserver(() => describeAll(panel.content));
+        observer.observe(panel.content.node, { childList: true, subtree: true });
+        panel.disposed.connect(() => observer.disconnect());
       },
     });
   },
