@@ -53,10 +53,10 @@ def _wrapped_line(line: str, columns: int) -> list[str]:
         return [line]
     parts = [indent]
     for word in _WORD.findall(line):
-        for each in [word] if len(indent + word) <= columns else word.split(" "):
-            if parts[-1] != indent and len(parts[-1]) + 1 + len(each) > columns:
+        for piece in [word] if len(indent + word) <= columns else word.split(" "):
+            if parts[-1] != indent and len(parts[-1]) + 1 + len(piece) > columns:
                 parts.append(indent)
             if parts[-1] != indent:
                 parts[-1] += " "
-            parts[-1] += each
+            parts[-1] += piece
     return parts

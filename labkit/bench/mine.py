@@ -118,7 +118,7 @@ def compare(
     for index, part in enumerate(PARTS):
         against = ["mine", "labkit", *(["Allreduce"] if part == "averaging" else [])]
         rows += rows_of(f"{where}/{part}", {name: float(medians[name][index]) for name in against}, "ms")
-    steps = {name: float(each.sum()) for name, each in medians.items()}
+    steps = {name: float(median.sum()) for name, median in medians.items()}
     return [*rows, *rows_of(f"{where}/step", steps, "ms")], ""
 
 

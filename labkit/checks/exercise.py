@@ -241,14 +241,14 @@ class Exercise:
         """Return what is judged: the function's result, or what it left in its arguments, or both."""
         place = self.result_in
         if isinstance(place, tuple):
-            return tuple(outcome.result if each is None else outcome.arguments[each] for each in place)
+            return tuple(outcome.result if index is None else outcome.arguments[index] for index in place)
         return outcome.result if place is None else outcome.arguments[place]
 
     def right_results(self, case: Case) -> list[Any]:
         """Return the right result of each rank. Raise ValueError if there are more or fewer."""
         if self.expected is None:
             of_ranks = copy.deepcopy(case.arguments)
-            return [self.result(Outcome(self.reference(*each), each)) for each in of_ranks]
+            return [self.result(Outcome(self.reference(*of_rank), of_rank)) for of_rank in of_ranks]
         found = list(self.expected(case))
         if len(found) != case.ranks:
             raise ValueError(f"{self.name}: expected({case.label}) has {len(found)} results")
@@ -274,7 +274,7 @@ class Exercise:
 
 def exercises_of(module: str) -> list[Exercise]:
     """Return the exercises that a module defines, in their order."""
-    return [each for each in vars(importlib.import_module(module)).values() if isinstance(each, Exercise)]
+    return [value for value in vars(importlib.import_module(module)).values() if isinstance(value, Exercise)]
 
 
 def exercise_in(module: str, name: str) -> Exercise:

@@ -272,7 +272,7 @@ def _call(
         error = _describe(raised, what)
         writer.write(case=number, error=error)
         return error
-    changed = [pack(each) for each in arguments]
+    changed = [pack(argument) for argument in arguments]
     traffic = ranks.traffic(case.ranks)
     writer.write(case=number, result=packed, arguments=changed, faults=faults, is_old=is_old, **traffic)
     return None

@@ -199,7 +199,7 @@ class Judge:
         if isinstance(expected, tuple) and isinstance(got, (tuple, list)) and len(got) == len(expected):
             names = names_of_parts(self.exercise.reference.__doc__, len(expected))
             if place is not None:
-                names = ["the result" if each is None else parameters[each] for each in place]
+                names = ["the result" if index is None else parameters[index] for index in place]
             for name, left, right in zip(names, got, expected, strict=False):
                 found = difference(left, right, tolerance, name)
                 if found:
@@ -217,7 +217,9 @@ class Judge:
         """
         if self.exercise.tolerance is not None:
             return self.exercise.tolerance
-        dtypes = {each.dtype for mine in case.arguments for each in mine if isinstance(each, np.ndarray)}
+        dtypes = {
+            argument.dtype for mine in case.arguments for argument in mine if isinstance(argument, np.ndarray)
+        }
         coarse = [np.finfo(dtype).eps for dtype in dtypes if dtype.kind == "f" and dtype.itemsize < 8]
         return ROUNDINGS * float(max(coarse)) if coarse else None
 
@@ -231,7 +233,7 @@ class Judge:
         in_sum = self._sum(outcomes, wrong)
         if in_sum:
             return in_sum
-        ranks = [rank for rank, each in enumerate(found) if each]
+        ranks = [rank for rank, text in enumerate(found) if text]
         others = [rank for rank in range(case.ranks) if rank not in ranks]
         right = f" ({ranks_phrase(others)} {'are' if len(others) > 1 else 'is'} right)" if others else ""
         where = f", on {ranks_phrase(ranks[:1])}{right}" if self.exercise.on_ranks else ""
@@ -260,7 +262,7 @@ class Judge:
         end_at = time.monotonic() + RECOGNITION_S
         first, *others = sorted(wrong)
         others += [number for number in range(len(self.cases)) if number not in wrong]
-        seen: dict[str, list[Compared]] = {each: [] for each in self.exercise.recognised}
+        seen: dict[str, list[Compared]] = {sentence: [] for sentence in self.exercise.recognised}
         for numbers in [first], others:  # few mistakes are left after the first case
             sentences, left_s = list(seen), end_at - time.monotonic()
             if not numbers or not sentences or left_s <= 0:
@@ -274,8 +276,12 @@ class Judge:
                     seen[sentence] += compared
         explained: dict[str, set[int]] = {}
         for sentence, compared in seen.items():
-            parts = {each.part for each in compared if each.is_mistaken}
-            if not any(each.is_wrong and not each.is_mistaken for each in compared if each.part in parts):
+            parts = {comparison.part for comparison in compared if comparison.is_mistaken}
+            if not any(
+                comparison.is_wrong and not comparison.is_mistaken
+                for comparison in compared
+                if comparison.part in parts
+            ):
                 explained[sentence] = parts
         explained = {
             sentence: parts
@@ -285,7 +291,11 @@ class Judge:
         sentence = next(iter(explained), "")
         if not sentence or sum(bool(parts & explained[sentence]) for parts in explained.values()) > 1:
             return ""
-        case = min(each.case for each in seen[sentence] if each.is_mistaken and each.case in wrong)
+        case = min(
+            comparison.case
+            for comparison in seen[sentence]
+            if comparison.is_mistaken and comparison.case in wrong
+        )
         self.at = case
         return f"with {self.cases[case].label}: {sentence}"
 
@@ -303,7 +313,7 @@ class Judge:
             self.job, self.new_job = self.new_job(), None
         if self.job.is_running:
             with suppress(OSError, Unreadable):  # after an error, the other mistakes are not recognised
-                texts = [self.exercise.mistaken(each) for each in sentences]
+                texts = [self.exercise.mistaken(sentence) for sentence in sentences]
                 for place, run in enumerate(self.job.run(texts, numbers, limit_s)):
                     found = _by_case_and_rank(run)
                     if len(found) == sum(self.cases[number].ranks for number in numbers):
@@ -345,7 +355,7 @@ class Judge:
         """Return the parts of the student's, a mistake's and the right result, if it is a tuple."""
         values = self.exercise.result(outcome), self.exercise.result(other), expected
         kinds = (tuple, list) if isinstance(expected, tuple) else ()
-        is_tuple = all(isinstance(each, kinds) and len(each) == len(expected) for each in values)
+        is_tuple = all(isinstance(value, kinds) and len(value) == len(expected) for value in values)
         return list(zip(*values, strict=True)) if is_tuple else [values]
 
     def _changed(self, case: Case, by_rank: Sequence[Outcome]) -> str | None:
@@ -383,8 +393,8 @@ def _by_case_and_rank(run: Run) -> dict[tuple[int, int], Outcome]:
             if "result" in record:
                 arguments = tuple(map(unpack, record["arguments"]))
                 sent, messages = (tuple(record[name]) for name in ("sent", "messages"))
-                calls = tuple(Call(*each) for each in record["calls"])
-                faults = tuple(Fault(*each) for each in record["faults"])
+                calls = tuple(Call(*fields) for fields in record["calls"])
+                faults = tuple(Fault(*fields) for fields in record["faults"])
                 found[record["case"], rank] = Outcome(
                     unpack(record["result"]), arguments, sent, messages, calls, faults, record["is_old"]
                 )

@@ -123,8 +123,8 @@ class Averaging:
             yield from FIXED[self._fixed](comm, message, 1.0, blocking)
             messages = message[None]
         gradient[...] = 0
-        for each in messages:  # in the same order on all ranks, so that their sums have the same bits
-            which, values = compressor.unpack(each, gradient.dtype)
+        for received in messages:  # in the same order on all ranks, so that their sums have the same bits
+            which, values = compressor.unpack(received, gradient.dtype)
             gradient[which] += values
 
     def factor(self, weight: float, p: int) -> float:

@@ -164,7 +164,7 @@ LIBRARY = [
     *OF_ARRAYS,
     *OF_OBJECTS,
     *NONBLOCKING_COLLECTIVES,
-    *(each for each in SENDS if each not in SENDING),
+    *(send for send in SENDS if send not in SENDING),
 ]
 
 

@@ -102,15 +102,19 @@ def examine(environment: Mapping[str, str]) -> list[Finding]:
 def packages() -> Finding:
     """Check that every package that the lab imports is installed, in a version that the lab supports."""
     missing, found = [], []
-    needed = [each for each in requirements() if not each.marker or each.marker.evaluate({"extra": ""})]
-    for each in needed:
+    needed = [
+        requirement
+        for requirement in requirements()
+        if not requirement.marker or requirement.marker.evaluate({"extra": ""})
+    ]
+    for requirement in needed:
         try:
-            version = metadata.version(each.name)
+            version = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
             version = "none"
-        if version == "none" or not each.specifier.contains(version, prereleases=True):
-            missing.append(shlex.quote(f"{each.name}{each.specifier}"))
-            found.append(f"{each.name}: {version}, the lab supports {each.specifier}")
+        if version == "none" or not requirement.specifier.contains(version, prereleases=True):
+            missing.append(shlex.quote(f"{requirement.name}{requirement.specifier}"))
+            found.append(f"{requirement.name}: {version}, the lab supports {requirement.specifier}")
     if missing:
         return fault(
             "; ".join(found),
@@ -219,7 +223,9 @@ def requirements() -> list[Requirement]:
 
 def bound_of(name: str) -> SpecifierSet:
     """Return the versions of a package that the lab supports."""
-    return next((each.specifier for each in requirements() if each.name == name), SpecifierSet())
+    return next(
+        (requirement.specifier for requirement in requirements() if requirement.name == name), SpecifierSet()
+    )
 
 
 def wheels() -> dict[str, metadata.Distribution]:

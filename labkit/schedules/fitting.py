@@ -73,7 +73,12 @@ def fit_cost_model(measurements: Iterable[Measurement]) -> FittedModel:
     model = INITIAL_GUESS
     for _ in range(MAX_ITERATIONS):
         # Divided by the measured time, the terms of a perfect fit add up to 1.
-        terms = np.array([cost_terms(each.schedule, each.nbytes, model) / each.seconds for each in measured])
+        terms = np.array(
+            [
+                cost_terms(measurement.schedule, measurement.nbytes, model) / measurement.seconds
+                for measurement in measured
+            ]
+        )
         previous, (model, standard_errors) = model, _least_squares(terms)
         if np.allclose(previous, model, rtol=1e-9, atol=0):
             break

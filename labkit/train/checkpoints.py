@@ -93,7 +93,7 @@ class Saving:
         self._averaging, self._all_equal = averaging, not run["average_after_step"]
         self._comm, self._checkpoints, self._buffers = comm, checkpoints, run["buffers"]
         self._held, self._any_ranks = held, any_ranks
-        self._callbacks = {type(each).__name__: each for each in callbacks}
+        self._callbacks = {type(callback).__name__: callback for callback in callbacks}
         self._last = "there is none yet"
         self._received = np.zeros(2, np.int32)  # SIGUSR1, SIGTERM
         self._handlers: dict[int, Handler] = {}  # the handlers before the run
@@ -196,15 +196,15 @@ class Saving:
         if gathered:
             samples, rows_of_ranks, owns = zip(*gathered, strict=True)
             at = {"done": done, "epoch": rows[-1].epoch, "step": rows[-1].steps}
-            own = {f"rank {rank}/{name}": each[name] for rank, each in enumerate(owns) for name in each}
+            own = {f"rank {rank}/{name}": state[name] for rank, state in enumerate(owns) for name in state}
             about = {
                 "run": self._about,
                 "settings": self._checkpoints.settings,
                 "samples": samples,
-                "progress": [{**at, "rows": each} for each in rows_of_ranks],
+                "progress": [{**at, "rows": rows_of_rank} for rows_of_rank in rows_of_ranks],
             }
             try:
-                weights = [*replicated.values(), *(each[name] for each in owns for name in self._own)]
+                weights = [*replicated.values(), *(state[name] for state in owns for name in self._own)]
                 if not all(np.isfinite(array).all() for array in weights):
                     raise OSError("the weights are no longer finite")
                 write_checkpoint(file, about, {**replicated, **own})
@@ -281,7 +281,7 @@ class Saving:
         Then the epoch's global loss and accuracy are exact, while the local ones may mix those of several
         ranks. Times are those of the slowest rank.
         """
-        before = [[Epoch(**row) for row in each["rows"]] for each in about["progress"]]
+        before = [[Epoch(**row) for row in state["rows"]] for state in about["progress"]]
         own: list[dict[str, np.ndarray]] = [{} for _ in before]
         for name, array in arrays.items():
             if name.startswith("rank "):
@@ -292,17 +292,17 @@ class Saving:
             return list(zip(before, own, strict=True))
         shared = {name: own[0][name] for name in self._own}
         if "buffers" in shared and self._buffers == "average":
-            buffers = [each["buffers"] for each in own]
+            buffers = [state["buffers"] for state in own]
             shared["buffers"] = np.average(buffers, axis=0, weights=about["samples"])
         if "residual" in shared:  # the ranks take equal parts of what all of them together have not sent
-            shared["residual"] = np.sum([each["residual"] for each in own], axis=0) / p
+            shared["residual"] = np.sum([state["residual"] for state in own], axis=0) / p
         last, parts = [rows.pop() for rows in before], []
         for rank in range(p):
             row = Epoch(last[0].epoch, rank, steps=last[0].steps)
             for name in "samples", "loss_sum", "correct":
-                setattr(row, name, sum(getattr(each, name) for each in last[rank::p]))
+                setattr(row, name, sum(getattr(other, name) for other in last[rank::p]))
             for name in "wait_s", "transfer_s", "time_s":
-                setattr(row, name, max(getattr(each, name) for each in last))
+                setattr(row, name, max(getattr(other, name) for other in last))
             parts.append(([*chain(*before[rank::p]), row], shared))
         return parts
 
@@ -388,7 +388,7 @@ def check_description(about: Mapping[str, Any]) -> None:
             )
         for row in reached["rows"]:
             check_fields(Epoch, row)
-            if {"epoch", "rank"} - row.keys() or row.keys() - {each.name for each in fields(Epoch)}:
+            if {"epoch", "rank"} - row.keys() or row.keys() - {column.name for column in fields(Epoch)}:
                 raise ValueError(f"expected the record of an epoch, found {shortened(row)}")
 
 

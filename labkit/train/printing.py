@@ -131,7 +131,9 @@ def terminal_columns() -> int:
     with suppress(OSError, psutil.Error):
         if sys.stderr.isatty():
             return os.get_terminal_size(sys.stderr.fileno()).columns or BAR
-        launchers = [each.pid for each in psutil.Process().parents() if each.name().startswith(LAUNCHERS)]
+        launchers = [
+            parent.pid for parent in psutil.Process().parents() if parent.name().startswith(LAUNCHERS)
+        ]
         output = f"/proc/{launchers[-1]}/fd/2" if launchers else ""
         if output and os.readlink(output).startswith(TERMINALS):
             with open(output, opener=lambda path, flags: os.open(path, flags | os.O_NOCTTY)) as terminal:

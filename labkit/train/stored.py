@@ -51,7 +51,7 @@ def _within(value: Any, limits: Mapping[str, Any]) -> bool:
 def check_type(name: str, value: Any, *types: type) -> None:
     """Raise ValueError, which names the value, unless it is of one of the types."""
     if type(value) not in types:
-        expected = " or ".join(each.__name__ for each in types)
+        expected = " or ".join(kind.__name__ for kind in types)
         raise ValueError(f"expected {name} to be of type {expected}, found {shortened(value)}")
 
 

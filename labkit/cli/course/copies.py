@@ -70,8 +70,12 @@ def answer_with_helpers(name: str, cells: list[Any], solved: Container[str]) -> 
     text = answer(name, cells)
     exercise = catalogue.find(name)
     # A notebook may define a function that has the name of another notebook's exercise.
-    of_notebook = {each.name for each in catalogue.exercises().values() if each.notebook == exercise.notebook}
-    unsolved = {each for each in of_notebook if each not in solved}
+    of_notebook = {
+        other_exercise.name
+        for other_exercise in catalogue.exercises().values()
+        if other_exercise.notebook == exercise.notebook
+    }
+    unsolved = {other_name for other_name in of_notebook if other_name not in solved}
     texts, waiting = {name: text}, [text]
     while waiting:
         for other in answers.names_used(waiting.pop(), exercise.prelude):
