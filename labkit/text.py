@@ -30,13 +30,13 @@ def ranks_phrase(ranks: Collection[int], size: int | None = None) -> str:
 
 def runs(numbers: Collection[int]) -> list[list[int]]:
     """Return the numbers in ascending order, each run of consecutive numbers as a list of its own."""
-    found: list[list[int]] = []
+    runs_of_numbers: list[list[int]] = []
     for number in sorted(numbers):
-        if found and number == found[-1][-1] + 1:
-            found[-1].append(number)
+        if runs_of_numbers and number == runs_of_numbers[-1][-1] + 1:
+            runs_of_numbers[-1].append(number)
         else:
-            found.append([number])
-    return found
+            runs_of_numbers.append([number])
+    return runs_of_numbers
 
 
 def wrapped(message: str, columns: int = COLUMNS) -> str:

@@ -369,12 +369,12 @@ class _Ranks(_OneProcess):
         import numpy as np
         from mpi4py import MPI
 
-        mine, found = np.array([int(failed)]), np.zeros(1, int)
-        request = self.own.Iallreduce(mine, found, MPI.MAX)
+        mine, on_any = np.array([int(failed)]), np.zeros(1, int)
+        request = self.own.Iallreduce(mine, on_any, MPI.MAX)
         while not request.Test():
             self.progress()
             time.sleep(0.001)
-        return bool(found[0])
+        return bool(on_any[0])
 
     def begin(self, case: Case) -> bool:
         takes_part = self.rank < case.ranks

@@ -30,10 +30,10 @@ def what_is_in_it(case: Case, got: Any, expected: Any) -> str:
             continue
         at, factors = right
         others = [place for place in range(len(arrays[0]) - len(got) + 1) if place != at]
-        found = _factors(arrays, got, [at, *others[:MOST_PLACES]]) if len(got) == len(expected) else None
-        if found is None:
+        factors_of = _factors(arrays, got, [at, *others[:MOST_PLACES]]) if len(got) == len(expected) else None
+        if factors_of is None:
             continue
-        return _described(at, factors, *found, len(expected))
+        return _described(at, factors, *factors_of, len(expected))
     return ""
 
 

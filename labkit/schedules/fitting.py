@@ -107,7 +107,7 @@ def _least_squares(terms: np.ndarray) -> tuple[CostModel, CostModel]:
             # The part of this parameter's terms that no combination of the others can replace.
             others = terms[:, [other for other in chosen if other != column]]
             fitted = others @ np.linalg.lstsq(others, terms[:, column], rcond=None)[0]
-            own = np.linalg.norm(terms[:, column] - fitted)
-            if own > DISTINCT * scale[column]:
-                errors[column] = deviation / own
+            distance = np.linalg.norm(terms[:, column] - fitted)
+            if distance > DISTINCT * scale[column]:
+                errors[column] = deviation / distance
     return CostModel(*best.tolist()), CostModel(*errors.tolist())

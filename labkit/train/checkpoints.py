@@ -172,12 +172,12 @@ class Saving:
         parts, arrays = all_or_none(comm, read)
         if self._all_equal:
             self._averaging.restore(arrays)
-        self.rows, own = comm.scatter(parts)
+        self.rows, own_state = comm.scatter(parts)
         for name, array in self._own.items():
-            array[...] = own[name]
+            array[...] = own_state[name]
         for name, callback in self._callbacks.items():
             before = f"record/{name}/"
-            state = {key.removeprefix(before): own[key] for key in own if key.startswith(before)}
+            state = {key.removeprefix(before): own_state[key] for key in own_state if key.startswith(before)}
             if state:
                 callback.resume(state)
         self._last = f"the last one is that {_reached(self.rows)}"
@@ -219,12 +219,12 @@ class Saving:
 
     def _check(self, about: Mapping[str, Any]) -> None:
         """Raise ValueError if a checkpoint described by `about` does not fit the run."""
-        found = about["run"]
+        run = about["run"]
         for name, expected in self._about.items():
-            if name not in found or found[name] != expected:
+            if name not in run or run[name] != expected:
                 raise ValueError(
                     f"cannot resume: expected a checkpoint of a run with {name} {_short(expected)}, as in "
-                    f"this run, found one with {_short(found.get(name))}"
+                    f"this run, found one with {_short(run.get(name))}"
                 )
         ranks, why = len(about["progress"]), ""
         of_each_rank = self._own.keys() - {"residual"}
@@ -266,10 +266,10 @@ class Saving:
             expected |= records
         file = self._checkpoints.file
         for name in sorted(expected.keys() | arrays.keys()):
-            found, like = arrays.get(name), expected.get(name)
-            if found is None or like is None or (found.shape, found.dtype) != (like.shape, like.dtype):
+            stored, like = arrays.get(name), expected.get(name)
+            if stored is None or like is None or (stored.shape, stored.dtype) != (like.shape, like.dtype):
                 raise ValueError(
-                    f"{file} does not fit the run: {name} is {_form(found)}, expected {_form(like)}"
+                    f"{file} does not fit the run: {name} is {_form(stored)}, expected {_form(like)}"
                 )
 
     def _parts(
@@ -282,20 +282,20 @@ class Saving:
         ranks. Times are those of the slowest rank.
         """
         before = [[Epoch(**row) for row in state["rows"]] for state in about["progress"]]
-        own: list[dict[str, np.ndarray]] = [{} for _ in before]
+        states: list[dict[str, np.ndarray]] = [{} for _ in before]
         for name, array in arrays.items():
             if name.startswith("rank "):
                 number, _, inner = name.removeprefix("rank ").partition("/")
-                own[int(number)][inner] = array
+                states[int(number)][inner] = array
         p = self._comm.size
         if len(before) == p:
-            return list(zip(before, own, strict=True))
-        shared = {name: own[0][name] for name in self._own}
+            return list(zip(before, states, strict=True))
+        shared = {name: states[0][name] for name in self._own}
         if "buffers" in shared and self._buffers == "average":
-            buffers = [state["buffers"] for state in own]
+            buffers = [state["buffers"] for state in states]
             shared["buffers"] = np.average(buffers, axis=0, weights=about["samples"])
         if "residual" in shared:  # the ranks take equal parts of what all of them together have not sent
-            shared["residual"] = np.sum([state["residual"] for state in own], axis=0) / p
+            shared["residual"] = np.sum([state["residual"] for state in states], axis=0) / p
         last, parts = [rows.pop() for rows in before], []
         for rank in range(p):
             row = Epoch(last[0].epoch, rank, steps=last[0].steps)

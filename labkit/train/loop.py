@@ -315,14 +315,14 @@ def check_replicas(comm: MPI.Intracomm, array: np.ndarray, when: str, what: str)
     CollectiveError on every rank if they differ: the message names the ranks that differ from the majority,
     or from rank 0 if there is none.
     """
-    found = comm.allgather(hash_of(array))
-    common = Counter(found).most_common(1)[0][0]  # the first in the order of ranks, if there is a tie
-    others = [rank for rank, digest in enumerate(found) if digest != common]
+    digests = comm.allgather(hash_of(array))
+    common = Counter(digests).most_common(1)[0][0]  # the first in the order of ranks, if there is a tie
+    others = [rank for rank, digest in enumerate(digests) if digest != common]
     if others:
-        equal = [rank for rank, digest in enumerate(found) if digest == common]
+        equal = [rank for rank, digest in enumerate(digests) if digest == common]
         raise CollectiveError(
             f"{when}, {ranks_phrase(others, comm.size)}: {what} have the hash "
-            f"{', '.join(found[rank][:8] for rank in others)}, expected {common[:8]} as on "
+            f"{', '.join(digests[rank][:8] for rank in others)}, expected {common[:8]} as on "
             f"{ranks_phrase(equal, comm.size)}. A rank has changed its own model, or "
             "averaging gave the ranks different results; to go on regardless, set check_weights=False"
         )
@@ -378,9 +378,9 @@ class LocalGradient:
         def add(start: int) -> None:
             """Add the sum to the entries that have just been completed."""
             nonlocal incomplete
-            own = grads[start:incomplete]
-            own *= grads.dtype.type(fraction)
-            own += self._sum[start:incomplete]
+            accumulated = grads[start:incomplete]
+            accumulated *= grads.dtype.type(fraction)
+            accumulated += self._sum[start:incomplete]
             incomplete = start
             finished(start)
 

@@ -116,7 +116,9 @@ def start_lines(settings: Settings, about: Mapping[str, Any], parameters: int, s
     ranks: dict[str, list[int]] = {}
     for rank, host in enumerate(about["hosts"]):
         ranks.setdefault(host, []).append(rank)
-    lines.append("; ".join(f"{ranks_phrase(own)} on {host}" for host, own in ranks.items()))
+    lines.append(
+        "; ".join(f"{ranks_phrase(ranks_of_host)} on {host}" for host, ranks_of_host in ranks.items())
+    )
     if about.get("auto") == "shared-memory":
         lines.append("gradients averaged in shared memory (--algorithm auto)")
     return "\n".join(lines)

@@ -31,7 +31,7 @@ def check_fields(kind: type, values: Any) -> None:
         if field.name not in values:
             continue
         value, annotation = values[field.name], str(field.type)
-        types = {found for name in annotation.split(" | ") for found in TYPES[name]}
+        types = {type_ for name in annotation.split(" | ") for type_ in TYPES[name]}
         if type(value) not in types or not _within(value, field.metadata):
             raise ValueError(f"expected {field.name} to be {annotation}, found {shortened(value)}")
 

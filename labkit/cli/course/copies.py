@@ -39,14 +39,14 @@ class Pair(NamedTuple):
 
 def pairs(notebook: Any) -> list[Pair]:
     """Return the exercises of an author's notebook in their order; `stub` is None if no cell defines it."""
-    found = []
+    pairs_of_cells = []
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for index, cell in enumerate(code):
         name = checked(cell)
         if name:
             above = [earlier for earlier in code[:index] if name in functions(earlier.source)]
-            found.append(Pair(name, above[-1] if above else None, cell))
-    return found
+            pairs_of_cells.append(Pair(name, above[-1] if above else None, cell))
+    return pairs_of_cells
 
 
 def answer(name: str, cells: list[Any]) -> str:
@@ -135,11 +135,11 @@ def functions(source: str) -> dict[str, ast.FunctionDef]:
 def lambdas(source: str) -> dict[str, ast.Assign]:
     """Return the functions that a cell defines at its top level as `name = lambda …`."""
     tree = answers.parsed(without_magic(source)[1])
-    found: dict[str, ast.Assign] = {}
+    assignments: dict[str, ast.Assign] = {}
     for node in tree.body if tree is not None else ():
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
-            found |= {target.id: node for target in node.targets if isinstance(target, ast.Name)}
-    return found
+            assignments |= {target.id: node for target in node.targets if isinstance(target, ast.Name)}
+    return assignments
 
 
 def defines(source: str, name: str) -> bool:
