@@ -359,7 +359,7 @@ def images_per_s(times: Times, case: Case) -> float:
 def _alone(times: Times, case: Case | None = None) -> Case:
     """Return the case of one rank that a speed-up refers to, by the same library as the case (or ours)."""
     name = TORCH_ALONE if case and case.setup in BY_PYTORCH else ALONE
-    (found,) = (each for each in times if each.setup == name)
+    (found,) = (time for time in times if time.setup == name)
     return found
 
 
@@ -426,11 +426,11 @@ def prediction_rows(model: str, times: Times, links: Mapping[str, CostModel]) ->
     """
     found, alone = [], _alone(times)
     measured_on = {case.p for case in times} - {1}
-    for place, each in links.items():
+    for place, link in links.items():
         for p in ranks_of(alone.batch):
             if place == HERE and p not in measured_on:
                 continue
-            for case, time in predictions(model, times, p, each).items():
+            for case, time in predictions(model, times, p, link).items():
                 where, rate = f"{model}/strong/{case.size}/{case.setup}/{place}", case.batch / time
                 if place != HERE:
                     rates = {case.setup: rate, "linear": p * images_per_s(times, alone)}

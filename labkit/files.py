@@ -133,9 +133,9 @@ def _descriptor(path: Path) -> int | None:
     of_this_process = rf"{os.path.realpath('/proc/self')}(?:/task/\d+)?/fd/(\d+)|/dev/fd/(\d+)"
     for _ in range(MOST_LINKS):
         place = os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place))
-        found = re.fullmatch(of_this_process, place)
-        if found:
-            return int(found[1] or found[2])
+        match = re.fullmatch(of_this_process, place)
+        if match:
+            return int(match[1] or match[2])
         if not os.path.islink(place):
             return None
         place = os.path.join(os.path.dirname(place), os.readlink(place))
@@ -183,8 +183,8 @@ def locked(path: Path, wait_s: float = KILLED_S, waiting: str = "") -> Iterator[
     from filelock import FileLock, Timeout  # noqa: PLC0415  (takes time, and `labkit --help` locks nothing)
 
     if path.exists() and not path.is_file():
-        found = _kind(path.stat().st_mode)
-        raise OSError(errno.EINVAL, f"expected a lock file or nothing, found a {found}", str(path))
+        kind = _kind(path.stat().st_mode)
+        raise OSError(errno.EINVAL, f"expected a lock file or nothing, found a {kind}", str(path))
     # Other users may take the lock of a process that was killed. The lock is `flock`, or none: a file that
     # stands for a lock would outlive a process that is killed.
     lock = FileLock(path, mode=0o666, poll_interval=POLL_S, fallback_to_soft=False)

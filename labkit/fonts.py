@@ -39,20 +39,20 @@ def keep() -> None:
         environment = {**os.environ, "MPLCONFIGDIR": folder}
         words = [sys.executable, "-c", "import matplotlib.font_manager"]
         subprocess.run(words, env=environment, check=False)
-        for made in Path(folder).glob(LISTS):
-            with atomic_write(FOLDER / made.name) as file:
-                file.write(made.read_bytes())
+        for list_ in Path(folder).glob(LISTS):
+            with atomic_write(FOLDER / list_.name) as file:
+                file.write(list_.read_bytes())
 
 
 def hand_out() -> None:
     """Give this user the environment's list, unless there is one already or it cannot be written."""
-    for kept in FOLDER.glob(LISTS):
-        own = cache_folder() / kept.name
+    for stored in FOLDER.glob(LISTS):
+        target = cache_folder() / stored.name
         with suppress(OSError):
-            if not own.exists():
-                own.parent.mkdir(parents=True, exist_ok=True)
-                with atomic_write(own) as file:
-                    file.write(kept.read_bytes())
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with atomic_write(target) as file:
+                    file.write(stored.read_bytes())
 
 
 if __name__ == "__main__":

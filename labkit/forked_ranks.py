@@ -129,11 +129,13 @@ class ForkedRanks:
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end of all ranks. Raise subprocess.TimeoutExpired after so many seconds."""
         end_at = float("inf") if timeout is None else time.monotonic() + timeout
-        while (code := self.poll()) is None:
+        while True:
+            code = self.poll()
+            if code is not None:
+                return code
             if time.monotonic() > end_at:
                 raise subprocess.TimeoutExpired("ranks", timeout or 0.0)
             time.sleep(POLL_S)
-        return code
 
     def send_signal(self, number: int) -> None:
         """Send all ranks a signal."""

@@ -118,7 +118,7 @@ def serve(starter: int = 0) -> list[str]:  # noqa: PLR0915 (one loop)
         pid = guard.do("_fork_if_possible", _fork_if_possible)
         if pid == 0:
             leave_signals_to_rank()
-            own = [each.detach() for each in (*listening, *stand_ins.values(), connection)]
+            own = [opened.detach() for opened in (*listening, *stand_ins.values(), connection)]
             die_with_parent(signal.SIGKILL, me)
             os.setsid()  # as mpiexec's own children: Linux shares a busy machine's cores among sessions
             return _become_rank(request, files, [woken, wake, *own])

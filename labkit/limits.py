@@ -54,8 +54,8 @@ def hint(output: str) -> str:
 
 def lacks(ranks: int) -> list[Lack]:
     """Return what is too little for a notebook with ranks on this machine."""
-    found = (open_files(ranks), tasks(ranks), shared_memory(ranks))
-    return [lack for lack in found if lack is not None]
+    all_lacks = (open_files(ranks), tasks(ranks), shared_memory(ranks))
+    return [lack for lack in all_lacks if lack is not None]
 
 
 def open_files(ranks: int) -> Lack | None:

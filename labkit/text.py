@@ -30,13 +30,13 @@ def ranks_phrase(ranks: Collection[int], size: int | None = None) -> str:
 
 def runs(numbers: Collection[int]) -> list[list[int]]:
     """Return the numbers in ascending order, each run of consecutive numbers as a list of its own."""
-    found: list[list[int]] = []
+    runs_of_numbers: list[list[int]] = []
     for number in sorted(numbers):
-        if found and number == found[-1][-1] + 1:
-            found[-1].append(number)
+        if runs_of_numbers and number == runs_of_numbers[-1][-1] + 1:
+            runs_of_numbers[-1].append(number)
         else:
-            found.append([number])
-    return found
+            runs_of_numbers.append([number])
+    return runs_of_numbers
 
 
 def wrapped(message: str, columns: int = COLUMNS) -> str:
@@ -53,10 +53,10 @@ def _wrapped_line(line: str, columns: int) -> list[str]:
         return [line]
     parts = [indent]
     for word in _WORD.findall(line):
-        for each in [word] if len(indent + word) <= columns else word.split(" "):
-            if parts[-1] != indent and len(parts[-1]) + 1 + len(each) > columns:
+        for piece in [word] if len(indent + word) <= columns else word.split(" "):
+            if parts[-1] != indent and len(parts[-1]) + 1 + len(piece) > columns:
                 parts.append(indent)
             if parts[-1] != indent:
                 parts[-1] += " "
-            parts[-1] += each
+            parts[-1] += piece
     return parts

@@ -37,11 +37,11 @@ def ddp_hook(comm: MPI.Intracomm, algorithm: str | Averaging | Schedule | Sums =
     """
     begin = _begin(algorithm, comm.size)
     # Its own communicator, so that no message of the caller's own is taken for one of a bucket's.
-    own = comm.Dup()
-    queue = BucketQueue(own)
+    duplicate = comm.Dup()
+    queue = BucketQueue(duplicate)
 
     def average(bucket: torch.Tensor, averaged: torch.futures.Future[torch.Tensor]) -> Steps:
-        yield from begin(own, bucket.numpy())
+        yield from begin(duplicate, bucket.numpy())
         averaged.set_result(bucket)
 
     def hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -25,6 +25,7 @@ TRICKS = {
         "mpiwatch/src/mpiwatch/places.py": FRAMES,
         "mpiwatch/src/mpiwatch/strict/communicators.py": FRAMES,
         "mpiwatch/src/mpiwatch/strict/freed.py": FRAMES,
+        "mpiwatch/src/mpiwatch/trace_recorder.py": FRAMES,
         "labkit/cluster/engine_guards.py": "the line of a call that ends the rank's process",
         "labkit/exercises/checking.py": "the cell that calls `check`, whose variables it reads",
     },

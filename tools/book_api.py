@@ -95,9 +95,9 @@ def entry(name: str, value: Any, level: int) -> Iterator[str]:
     else:
         yield f"`{value!r}`"
     if inspect.isclass(value):
-        for method, each in vars(value).items():
-            if not method.startswith("_") and each.__doc__:
-                yield from _member(method, each)
+        for method, member in vars(value).items():
+            if not method.startswith("_") and member.__doc__:
+                yield from _member(method, member)
 
 
 def _member(name: str, value: Any) -> Iterator[str]:
@@ -125,8 +125,8 @@ def _signature(head: str, value: Any) -> str:
     except (TypeError, ValueError):  # of a class that Python makes
         return f"```python\n{head}(…)\n```"
     parameters = [
-        each.replace(annotation=_plain(each.annotation), default=_named(each.default))
-        for each in signature.parameters.values()
+        parameter.replace(annotation=_plain(parameter.annotation), default=_named(parameter.default))
+        for parameter in signature.parameters.values()
     ]
     signature = signature.replace(
         parameters=parameters, return_annotation=_plain(signature.return_annotation)
@@ -134,7 +134,7 @@ def _signature(head: str, value: Any) -> str:
     text = f"{head}{signature}"
     if len(text) > WIDTH:
         result = str(signature.replace(parameters=[])).removeprefix("()")
-        lines = "".join(f"    {each},\n" for each in _with_marks(parameters))
+        lines = "".join(f"    {parameter},\n" for parameter in _with_marks(parameters))
         text = f"{head}(\n{lines}){result}"
     return f"```python\n{text}\n```"
 
@@ -142,13 +142,13 @@ def _signature(head: str, value: Any) -> str:
 def _with_marks(parameters: list[inspect.Parameter]) -> Iterator[str]:
     """Yield the parameters as text, with the `*` before those that have no position."""
     has_star = False
-    for each in parameters:
-        if each.kind is each.VAR_POSITIONAL:
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_POSITIONAL:
             has_star = True
-        elif each.kind is each.KEYWORD_ONLY and not has_star:
+        elif parameter.kind is parameter.KEYWORD_ONLY and not has_star:
             has_star = True
             yield "*"
-        yield str(each)
+        yield str(parameter)
 
 
 def _plain(annotation: Any) -> Any:

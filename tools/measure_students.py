@@ -157,7 +157,9 @@ def needs(students: Sequence[Student]) -> dict[str, Counter[str]]:
     PSS divides pages that several processes share among them, so that the sum is what they use together.
     """
     listening = Counter(
-        each.pid for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN
+        net_connection.pid
+        for net_connection in psutil.net_connections("tcp")
+        if net_connection.status == psutil.CONN_LISTEN
     )
     found: dict[str, Counter[str]] = {}
     for process in [process for student in students for process in student.processes()]:
@@ -182,7 +184,7 @@ def kind(process: psutil.Process) -> str:
     # One process forks the engines, and an engine its nanny: all three have one command line.
     engine = "labkit.cluster.adapter.engine"
     if words[1:3] == ["-m", engine]:
-        above = [each.cmdline()[1:3] for each in process.parents()[:2]]
+        above = [parent.cmdline()[1:3] for parent in process.parents()[:2]]
         return ("process that forks", "engines", "nannies")[above.count(["-m", engine])]
     names = {"supervisor.py": "supervisors", "jupyterlab": "JupyterLab server", "ipykernel": "kernel"}
     names |= {"cluster.controller": "controller", "mpiexec": "mpiexec", "hydra": "mpiexec", "prte": "mpiexec"}

@@ -65,20 +65,20 @@ def compare(
     with allreduce_algorithms(comm) as algorithms:
         times = measure(comm, algorithms, sizes, seconds, progress(comm))
     fits = fit(times, comm.size) if comm.rank == 0 else {}
-    models = [(name, ", ".join(str(found).splitlines())) for name, found in fits.items()]
+    models = [(name, ", ".join(str(fitted).splitlines())) for name, fitted in fits.items()]
     texts = [table(times, comm.size), aligned(models)]
-    found = rows(times, comm.size, place, bandwidth)
-    return found, "\n\n".join(filter(None, texts)), times, curves(fits, comm.size, sizes)
+    fitted = rows(times, comm.size, place, bandwidth)
+    return fitted, "\n\n".join(filter(None, texts)), times, curves(fits, comm.size, sizes)
 
 
 @contextmanager
 def allreduce_algorithms(comm: MPI.Intracomm) -> Iterator[dict[str, Allreduce]]:
     """Yield the algorithms that can run on these ranks, by name, the baselines first. Collective."""
     with gloo(comm) as gloo_all_reduce:
-        found = {"mpi-allreduce": Allreduce(plain_allreduce), "hand-written": Allreduce(ring_by_hand)}
+        algorithms = {"mpi-allreduce": Allreduce(plain_allreduce), "hand-written": Allreduce(ring_by_hand)}
         if gloo_all_reduce:
-            found["gloo"] = Allreduce(gloo_all_reduce)
-        found |= {
+            algorithms["gloo"] = Allreduce(gloo_all_reduce)
+        algorithms |= {
             name: Allreduce(algorithm, partial(_prepared, algorithm))
             for name, algorithm in ALGORITHMS.items()
             if name != "mpi"
@@ -86,9 +86,9 @@ def allreduce_algorithms(comm: MPI.Intracomm) -> Iterator[dict[str, Allreduce]]:
         nodes = tuple(comm.allgather(MPI.Get_processor_name()))
         if 1 < len(set(nodes)) < comm.size:
             schedule = hierarchical(comm.size, nodes)
-            found["hierarchical"] = Allreduce(lambda comm, array, weight: run(comm, schedule, array))
-        found["shared-memory-copied"] = Allreduce(ALGORITHMS["shared-memory"], _copied)
-        yield found
+            algorithms["hierarchical"] = Allreduce(lambda comm, array, weight: run(comm, schedule, array))
+        algorithms["shared-memory-copied"] = Allreduce(ALGORITHMS["shared-memory"], _copied)
+        yield algorithms
 
 
 def plain_allreduce(comm: MPI.Intracomm, array: np.ndarray, weight: float = 1.0) -> None:
@@ -156,7 +156,7 @@ def gloo(comm: MPI.Intracomm) -> Iterator[Sum | None]:
         )
     except (RuntimeError, ValueError, OSError) as error:
         fault = f"rank {comm.rank}: {error}"
-    faults = [found for found in comm.allgather(fault) if found]
+    faults = [fault_of_rank for fault_of_rank in comm.allgather(fault) if fault_of_rank]
     if faults:
         print_progress(comm, f"gloo is left out, because it did not start: {faults[0]}")
 
@@ -173,13 +173,13 @@ def gloo(comm: MPI.Intracomm) -> Iterator[Sum | None]:
 def _network(comm: MPI.Intracomm) -> tuple[str, str]:
     """Return the network card to use and this rank's address on it; on a single host, no card."""
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    found = [
+    cards = [
         (name, entry.address)
         for name, addresses in psutil.net_if_addrs().items()
         for entry in addresses
         if entry.family == socket.AF_INET and name in up and not entry.address.startswith("127.")
     ]
-    return found[0] if count_hosts(comm) > 1 and found else ("", LOOPBACK)
+    return cards[0] if count_hosts(comm) > 1 and cards else ("", LOOPBACK)
 
 
 def _free_port(address: str) -> int:
@@ -210,7 +210,7 @@ def rows(times: Times, p: int, place: str, bandwidth: float | None = None) -> li
     ring; only `auto`, with the best of all. Given a link's `bandwidth` (bit/s),
     each algorithm is also compared with the least time on it, without and with the headers of TCP.
     """
-    found = []
+    all_rows = []
     for size, medians in times.items():
         for name in medians:
             if name in BASELINES:
@@ -226,8 +226,8 @@ def rows(times: Times, p: int, place: str, bandwidth: float | None = None) -> li
                 against["wire-bound"] = wire_bound(size, p, bandwidth)
                 against["tcp-bound"] = FRAME * against["wire-bound"]
             shown = {other: 1e3 * time for other, time in {name: medians[name], **against}.items()}
-            found += rows_of(f"{name}/{units.format_size(size)}/{place}", shown, "ms")
-    return found
+            all_rows += rows_of(f"{name}/{units.format_size(size)}/{place}", shown, "ms")
+    return all_rows
 
 
 def table(times: Times, p: int) -> str:
@@ -262,5 +262,5 @@ def curves(fits: Mapping[str, FittedModel], p: int, sizes: Sequence[int]) -> tup
     """Return closely spaced sizes between the first and the last, and each schedule's predicted times (s)."""
     close = np.unique(np.geomspace(sizes[0], sizes[-1], POINTS).astype(int) // ITEM * ITEM).tolist()
     return close, {
-        name: [found.predict(ALLREDUCE[name](p), size) for size in close] for name, found in fits.items()
+        name: [fit.predict(ALLREDUCE[name](p), size) for size in close] for name, fit in fits.items()
     }

@@ -69,8 +69,8 @@ def compare(
     student, model, average = load(comm, program, model, average)
     network = student.MODELS[model]()
     images, labels = student.load_digits(network.side)[:2]
-    own = np.arange(comm.rank, comm.size * batch, comm.size) % len(labels)
-    x, y = images[own], labels[own]
+    own_samples = np.arange(comm.rank, comm.size * batch, comm.size) % len(labels)
+    x, y = images[own_samples], labels[own_samples]
     options = Namespace(average=average, lr=LR, momentum=MOMENTUM, warm_up=None, accumulate=1)
     step = student.Step(comm, network, options, rounds)
     theirs = MODELS[MODEL_NAMES.get(model, model)]()
@@ -111,14 +111,14 @@ def compare(
 
             sides[name] = pytorchs
         times = in_turns(sides, rounds, lambda name: _slowest(comm, sides[name]()))
-    medians = {name: 1e3 * np.median(found, axis=0) for name, found in times.items()}
+    medians = {name: 1e3 * np.median(seconds, axis=0) for name, seconds in times.items()}
     medians["Allreduce"] = np.where([False, True, False], medians["Allreduce"], medians["mine"])
     where = f"mine/{model}/{comm.size}x{batch}/{average}"
     rows = []
     for index, part in enumerate(PARTS):
         against = ["mine", "labkit", *(["Allreduce"] if part == "averaging" else [])]
         rows += rows_of(f"{where}/{part}", {name: float(medians[name][index]) for name in against}, "ms")
-    steps = {name: float(each.sum()) for name, each in medians.items()}
+    steps = {name: float(median.sum()) for name, median in medians.items()}
     return [*rows, *rows_of(f"{where}/step", steps, "ms")], ""
 
 

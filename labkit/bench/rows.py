@@ -31,13 +31,13 @@ def in_turns(
     names: Iterable[str], rounds: int, measure: Callable[[str], Measured], warm_up: int = 2
 ) -> dict[str, list[Measured]]:
     """Return what `measure(name)` returns in each round; all take a turn in a round, in changing order."""
-    found: dict[str, list[Measured]] = {name: [] for name in names}
+    by_name: dict[str, list[Measured]] = {name: [] for name in names}
     for number in range(-warm_up, rounds):
-        for name in found if number % 2 else reversed(found):
+        for name in by_name if number % 2 else reversed(by_name):
             measured = measure(name)
             if number >= 0:
-                found[name].append(measured)
-    return found
+                by_name[name].append(measured)
+    return by_name
 
 
 def interleaved(

@@ -51,10 +51,10 @@ def _is_for_checks(node: ast.stmt) -> bool:
 
 def imports_of_lab(text: str, prelude: str) -> str:
     """Return the import of labkit in an answer that its task does not bring; empty if there is none."""
-    tree, given = parsed(text), parsed(prelude)
-    if tree is None or given is None:
+    tree, prelude_tree = parsed(text), parsed(prelude)
+    if tree is None or prelude_tree is None:
         return ""
-    known = {ast.unparse(node) for node in _all_imports(given)}
+    known = {ast.unparse(node) for node in _all_imports(prelude_tree)}
     for node in _all_imports(tree):
         module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
         if (module or "").partition(".")[0] == LAB and ast.unparse(node) not in known:
@@ -112,24 +112,24 @@ def names_used(text: str, prelude: str) -> list[str]:
 
     Of a text that is not Python, there are none.
     """
-    tree, given = parsed(text), parsed(prelude)
-    if tree is None or given is None:
+    tree, prelude_tree = parsed(text), parsed(prelude)
+    if tree is None or prelude_tree is None:
         return []
-    known = bound_names(tree) | bound_names(given)
+    known = bound_names(tree) | bound_names(prelude_tree)
     used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
     return [name for name in dict.fromkeys(used) if name not in known]
 
 
 def bound_names(tree: ast.Module) -> set[str]:
     """Return the names that the statements at the top of a text define."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
             continue
         for part in ast.walk(node):
             if isinstance(part, ast.alias):
-                found.add((part.asname or part.name).partition(".")[0])
+                names.add((part.asname or part.name).partition(".")[0])
             elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-                found.add(part.id)
-    return found
+                names.add(part.id)
+    return names

@@ -42,8 +42,10 @@ def difference(got: Any, expected: Any, tolerance: float | None, name: str = "th
 def names_of_parts(docstring: str | None, count: int) -> list[str]:
     """Return the names of a tuple's parts, as "Return (dx, dw, db)" lists them; numbers if it does not."""
     text = (docstring or "").partition("Shape")[0]
-    found = [each.split(", ") for each in re.findall(r"\(([A-Za-z_]\w*(?:, [A-Za-z_]\w*)+)\)", text)]
-    return next((names for names in found if len(names) == count), [])
+    lists_of_names = [
+        names.split(", ") for names in re.findall(r"\(([A-Za-z_]\w*(?:, [A-Za-z_]\w*)+)\)", text)
+    ]
+    return next((names for names in lists_of_names if len(names) == count), [])
 
 
 def kind(value: Any) -> str:

@@ -212,13 +212,13 @@ class Exercise:
     @property
     def heading(self) -> Heading:
         """Return what stands above the exercise in its notebook. Raise HeadingError if nothing does."""
-        found = headings(self.notebook)
-        if self.name not in found:
+        of_notebook = headings(self.notebook)
+        if self.name not in of_notebook:
             raise HeadingError(
                 f"expected a cell with {HEADING_FORM} above that of `{self.name}` in "
                 f"{ORIGINALS}/{self.notebook}_*.ipynb, found none. If you have edited it, restore that cell"
             )
-        return found[self.name]
+        return of_notebook[self.name]
 
     @property
     def points(self) -> int:
@@ -241,18 +241,18 @@ class Exercise:
         """Return what is judged: the function's result, or what it left in its arguments, or both."""
         place = self.result_in
         if isinstance(place, tuple):
-            return tuple(outcome.result if each is None else outcome.arguments[each] for each in place)
+            return tuple(outcome.result if index is None else outcome.arguments[index] for index in place)
         return outcome.result if place is None else outcome.arguments[place]
 
     def right_results(self, case: Case) -> list[Any]:
         """Return the right result of each rank. Raise ValueError if there are more or fewer."""
         if self.expected is None:
             of_ranks = copy.deepcopy(case.arguments)
-            return [self.result(Outcome(self.reference(*each), each)) for each in of_ranks]
-        found = list(self.expected(case))
-        if len(found) != case.ranks:
-            raise ValueError(f"{self.name}: expected({case.label}) has {len(found)} results")
-        return found
+            return [self.result(Outcome(self.reference(*of_rank), of_rank)) for of_rank in of_ranks]
+        results = list(self.expected(case))
+        if len(results) != case.ranks:
+            raise ValueError(f"{self.name}: expected({case.label}) has {len(results)} results")
+        return results
 
     def mistaken(self, finding: str) -> str:
         """Return the cell that makes a mistake. Raise ValueError if the reference lacks what it changes."""
@@ -274,7 +274,7 @@ class Exercise:
 
 def exercises_of(module: str) -> list[Exercise]:
     """Return the exercises that a module defines, in their order."""
-    return [each for each in vars(importlib.import_module(module)).values() if isinstance(each, Exercise)]
+    return [value for value in vars(importlib.import_module(module)).values() if isinstance(value, Exercise)]
 
 
 def exercise_in(module: str, name: str) -> Exercise:
@@ -291,7 +291,7 @@ def headings(notebook: str) -> dict[str, Heading]:
 
     Raise HeadingError for a heading of an exercise without stars and minutes.
     """
-    found, heading = dict[str, Heading](), None
+    headings_by_name, heading = dict[str, Heading](), None
     for path in sorted(ORIGINALS.glob(f"{notebook}_*.ipynb")):  # Jupyter's "Duplicate" makes a second one
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             text = "".join(cell["source"])
@@ -304,8 +304,8 @@ def headings(notebook: str) -> dict[str, Heading]:
                 heading = Heading(match[1], len(match[2]), int(match[3]), is_core, link)
             elif heading and "exercise" in cell["metadata"].get("tags", ()):
                 for name in re.findall(r"^def (\w+)", text, re.MULTILINE):
-                    found.setdefault(name, heading)
-    return found
+                    headings_by_name.setdefault(name, heading)
+    return headings_by_name
 
 
 def is_stub(text: str, name: str) -> bool:
@@ -314,8 +314,8 @@ def is_stub(text: str, name: str) -> bool:
         nodes = ast.walk(ast.parse(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: too deep for the parser
         return False
-    found = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == name]
-    return bool(found) and all(map(_does_nothing, found[-1].body))
+    definitions = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == name]
+    return bool(definitions) and all(map(_does_nothing, definitions[-1].body))
 
 
 def _does_nothing(statement: ast.stmt) -> bool:

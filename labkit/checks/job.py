@@ -272,7 +272,7 @@ def _call(
         error = _describe(raised, what)
         writer.write(case=number, error=error)
         return error
-    changed = [pack(each) for each in arguments]
+    changed = [pack(argument) for argument in arguments]
     traffic = ranks.traffic(case.ranks)
     writer.write(case=number, result=packed, arguments=changed, faults=faults, is_old=is_old, **traffic)
     return None
@@ -369,12 +369,12 @@ class _Ranks(_OneProcess):
         import numpy as np
         from mpi4py import MPI
 
-        mine, found = np.array([int(failed)]), np.zeros(1, int)
-        request = self.own.Iallreduce(mine, found, MPI.MAX)
+        mine, on_any = np.array([int(failed)]), np.zeros(1, int)
+        request = self.own.Iallreduce(mine, on_any, MPI.MAX)
         while not request.Test():
             self.progress()
             time.sleep(0.001)
-        return bool(found[0])
+        return bool(on_any[0])
 
     def begin(self, case: Case) -> bool:
         takes_part = self.rank < case.ranks

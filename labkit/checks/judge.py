@@ -75,11 +75,11 @@ def main(folder: Path) -> None:
                 trusted = Job(folder / "mistakes", exercise, cases, request["forks"], is_trusted=True)
                 return jobs.enter_context(trusted)
 
-            found = Judge(job, exercise, cases, new_job).verdict(request["text"])
+            verdict = Judge(job, exercise, cases, new_job).verdict(request["text"])
     except Exception as error:
-        found = failed(error)
+        verdict = failed(error)
     print(
-        f"\n{request['token']}{json.dumps(asdict(found))}", flush=True
+        f"\n{request['token']}{json.dumps(asdict(verdict))}", flush=True
     )  # a submission may have begun a line
     os._exit(0)  # at once: a check waits for it
 
@@ -121,25 +121,26 @@ class Judge:
             return Verdict(False, f"it has the line `{imported}`: {NOT_OWN}", len(self.cases))
         try:
             (run,) = self.job.run([text], range(len(self.cases)))
-            found = failures.finding(run, text, self.exercise, self.cases)
-            if found is None:
-                found = self.finding(self.outcomes(run))
-            if found is None:
-                found = answers.against_task(text, self.exercise) or None
+            finding = failures.finding(run, text, self.exercise, self.cases)
+            if finding is None:
+                finding = self.finding(self.outcomes(run))
+            if finding is None:
+                finding = answers.against_task(text, self.exercise) or None
         except Exception as error:
             return failed(error)
-        parts = filter(None, [found, failures.below(run, text)])
+        parts = filter(None, [finding, failures.below(run, text)])
         text = printable(". Also, ".join(parts)[:MOST_WORDS])
         # What other cases print, warnings for example, is not about the finding.
         shown = [part for number, part in run.printed.items() if self.at is None or number in (-1, self.at)]
-        return Verdict(found is None, text, len(self.cases), printed="".join(shown))
+        return Verdict(finding is None, text, len(self.cases), printed="".join(shown))
 
     def outcomes(self, run: Run) -> Results:
         """Return what the ranks did in each case of a run that is complete. Raise CheckFailed otherwise."""
-        found = _by_case_and_rank(run)
+        outcome_of = _by_case_and_rank(run)
         try:
             return [
-                [found[number, rank] for rank in range(case.ranks)] for number, case in enumerate(self.cases)
+                [outcome_of[number, rank] for rank in range(case.ranks)]
+                for number, case in enumerate(self.cases)
             ]
         except KeyError as missing:
             raise failures.CheckFailed(f"the job wrote no result for case and rank {missing}") from None
@@ -149,10 +150,10 @@ class Judge:
         exercise = self.exercise
         for by_rank in outcomes:
             for rank, outcome in enumerate(by_rank):
-                found = sorted({call.name for call in outcome.calls} & set(exercise.forbidden))
-                if found:
+                calls = sorted({call.name for call in outcome.calls} & set(exercise.forbidden))
+                if calls:
                     where = f"on rank {rank}, " if exercise.on_ranks else ""
-                    what = f"{where}it calls `comm.{found[0]}`, which this exercise leaves out"
+                    what = f"{where}it calls `comm.{calls[0]}`, which this exercise leaves out"
                     return f"{what}: write it without this call"
         for case, by_rank in zip(self.cases, outcomes, strict=True):
             broken = failures.broken_rule([outcome.faults for outcome in by_rank])
@@ -183,12 +184,12 @@ class Judge:
             return wrong
         for number, (case, by_rank) in enumerate(zip(self.cases, outcomes, strict=True)):
             expected = self.exercise.right_results(case)
-            found = [
+            differences = [
                 self._difference(case, self.exercise.result(outcome), right)
                 for outcome, right in zip(by_rank, expected, strict=True)
             ]
-            if any(found):
-                wrong[number] = expected, found
+            if any(differences):
+                wrong[number] = expected, differences
         return wrong
 
     def _difference(self, case: Case, got: Any, expected: Any) -> str | None:
@@ -199,11 +200,11 @@ class Judge:
         if isinstance(expected, tuple) and isinstance(got, (tuple, list)) and len(got) == len(expected):
             names = names_of_parts(self.exercise.reference.__doc__, len(expected))
             if place is not None:
-                names = ["the result" if each is None else parameters[each] for each in place]
+                names = ["the result" if index is None else parameters[index] for index in place]
             for name, left, right in zip(names, got, expected, strict=False):
-                found = difference(left, right, tolerance, name)
-                if found:
-                    return _in_another_order(names, got, expected, tolerance) or found
+                different = difference(left, right, tolerance, name)
+                if different:
+                    return _in_another_order(names, got, expected, tolerance) or different
         return difference(got, expected, tolerance)
 
     def _parameters(self) -> list[str]:
@@ -217,25 +218,27 @@ class Judge:
         """
         if self.exercise.tolerance is not None:
             return self.exercise.tolerance
-        dtypes = {each.dtype for mine in case.arguments for each in mine if isinstance(each, np.ndarray)}
+        dtypes = {
+            argument.dtype for mine in case.arguments for argument in mine if isinstance(argument, np.ndarray)
+        }
         coarse = [np.finfo(dtype).eps for dtype in dtypes if dtype.kind == "f" and dtype.itemsize < 8]
         return ROUNDINGS * float(max(coarse)) if coarse else None
 
     def _explain(self, outcomes: Results, wrong: Wrong) -> str:
         """Return the mistake that explains the wrong results, or what is wrong in the smallest case."""
         number = min(wrong)
-        case, (_, found) = self.cases[number], wrong[number]
+        case, (_, differences) = self.cases[number], wrong[number]
         known = self._recognised(outcomes, wrong)
         if known:
             return known
         in_sum = self._sum(outcomes, wrong)
         if in_sum:
             return in_sum
-        ranks = [rank for rank, each in enumerate(found) if each]
+        ranks = [rank for rank, text in enumerate(differences) if text]
         others = [rank for rank in range(case.ranks) if rank not in ranks]
         right = f" ({ranks_phrase(others)} {'are' if len(others) > 1 else 'is'} right)" if others else ""
         where = f", on {ranks_phrase(ranks[:1])}{right}" if self.exercise.on_ranks else ""
-        text = f"with {case.label}{where}: {found[ranks[0]]}"
+        text = f"with {case.label}{where}: {differences[ranks[0]]}"
         changed = self._changed(case, outcomes[number])
         return f"{text}. Also, {changed}" if changed else text
 
@@ -243,10 +246,10 @@ class Judge:
         """Return what is wrong in a result that is a sum over the ranks; empty if no case shows it."""
         for number in sorted(wrong):
             self.at = number
-            case, (expected, found) = self.cases[number], wrong[number]
+            case, (expected, differences) = self.cases[number], wrong[number]
             for rank in range(case.ranks if self.exercise.on_ranks else 0):
                 got = self.exercise.result(outcomes[number][rank])
-                seen = sums.what_is_in_it(case, got, expected[rank]) if found[rank] else ""
+                seen = sums.what_is_in_it(case, got, expected[rank]) if differences[rank] else ""
                 if seen:
                     return f"with {case.label}, on rank {rank}, the result is a wrong sum: {seen}"
         self.at = min(wrong)
@@ -260,13 +263,13 @@ class Judge:
         end_at = time.monotonic() + RECOGNITION_S
         first, *others = sorted(wrong)
         others += [number for number in range(len(self.cases)) if number not in wrong]
-        seen: dict[str, list[Compared]] = {each: [] for each in self.exercise.recognised}
+        seen: dict[str, list[Compared]] = {sentence: [] for sentence in self.exercise.recognised}
         for numbers in [first], others:  # few mistakes are left after the first case
             sentences, left_s = list(seen), end_at - time.monotonic()
             if not numbers or not sentences or left_s <= 0:
                 continue
-            made = self.mistaken(numbers, sentences, left_s)
-            for sentence, by_case in zip(sentences, made, strict=True):
+            outcomes_of_mistakes = self.mistaken(numbers, sentences, left_s)
+            for sentence, by_case in zip(sentences, outcomes_of_mistakes, strict=True):
                 compared = self._compared(outcomes, by_case, numbers, wrong)
                 if compared is None:
                     del seen[sentence]
@@ -274,8 +277,12 @@ class Judge:
                     seen[sentence] += compared
         explained: dict[str, set[int]] = {}
         for sentence, compared in seen.items():
-            parts = {each.part for each in compared if each.is_mistaken}
-            if not any(each.is_wrong and not each.is_mistaken for each in compared if each.part in parts):
+            parts = {comparison.part for comparison in compared if comparison.is_mistaken}
+            if not any(
+                comparison.is_wrong and not comparison.is_mistaken
+                for comparison in compared
+                if comparison.part in parts
+            ):
                 explained[sentence] = parts
         explained = {
             sentence: parts
@@ -285,7 +292,11 @@ class Judge:
         sentence = next(iter(explained), "")
         if not sentence or sum(bool(parts & explained[sentence]) for parts in explained.values()) > 1:
             return ""
-        case = min(each.case for each in seen[sentence] if each.is_mistaken and each.case in wrong)
+        case = min(
+            comparison.case
+            for comparison in seen[sentence]
+            if comparison.is_mistaken and comparison.case in wrong
+        )
         self.at = case
         return f"with {self.cases[case].label}: {sentence}"
 
@@ -298,18 +309,18 @@ class Judge:
         are graded, in a sandbox, they run in a new job, which the student's code does not see. Elsewhere the
         job that has run the student's code runs them: that is quicker.
         """
-        made: list[dict[int, list[Outcome]]] = [{} for _ in sentences]
+        outcomes: list[dict[int, list[Outcome]]] = [{} for _ in sentences]
         if self.job.is_sandboxed and self.new_job is not None:
             self.job, self.new_job = self.new_job(), None
         if self.job.is_running:
             with suppress(OSError, Unreadable):  # after an error, the other mistakes are not recognised
-                texts = [self.exercise.mistaken(each) for each in sentences]
+                texts = [self.exercise.mistaken(sentence) for sentence in sentences]
                 for place, run in enumerate(self.job.run(texts, numbers, limit_s)):
-                    found = _by_case_and_rank(run)
-                    if len(found) == sum(self.cases[number].ranks for number in numbers):
-                        for number, rank in sorted(found):
-                            made[place].setdefault(number, []).append(found[number, rank])
-        return made
+                    outcome_of = _by_case_and_rank(run)
+                    if len(outcome_of) == sum(self.cases[number].ranks for number in numbers):
+                        for number, rank in sorted(outcome_of):
+                            outcomes[place].setdefault(number, []).append(outcome_of[number, rank])
+        return outcomes
 
     def _compared(
         self,
@@ -322,7 +333,7 @@ class Judge:
 
         None if the mistake is wrong in another way than the student's function, or does not return.
         """
-        found = []
+        comparisons = []
         for number in numbers:
             if number not in mistaken:
                 return None
@@ -335,8 +346,8 @@ class Judge:
                     if is_mistaken and difference(left, middle, tolerance):
                         return None
                     is_wrong = number in wrong and difference(left, goal, tolerance) is not None
-                    found.append(Compared(number, part, is_wrong, is_mistaken))
-        return found
+                    comparisons.append(Compared(number, part, is_wrong, is_mistaken))
+        return comparisons
 
     def _right_results(self, number: int, wrong: Wrong) -> list[Any]:
         return wrong[number][0] if number in wrong else self.exercise.right_results(self.cases[number])
@@ -345,7 +356,7 @@ class Judge:
         """Return the parts of the student's, a mistake's and the right result, if it is a tuple."""
         values = self.exercise.result(outcome), self.exercise.result(other), expected
         kinds = (tuple, list) if isinstance(expected, tuple) else ()
-        is_tuple = all(isinstance(each, kinds) and len(each) == len(expected) for each in values)
+        is_tuple = all(isinstance(value, kinds) and len(value) == len(expected) for value in values)
         return list(zip(*values, strict=True)) if is_tuple else [values]
 
     def _changed(self, case: Case, by_rank: Sequence[Outcome]) -> str | None:
@@ -377,18 +388,18 @@ def _in_another_order(names: list[str], got: Sequence[Any], expected: Any, toler
 
 
 def _by_case_and_rank(run: Run) -> dict[tuple[int, int], Outcome]:
-    found: dict[tuple[int, int], Outcome] = {}
+    outcomes: dict[tuple[int, int], Outcome] = {}
     for rank, records in enumerate(run.records):
         for record in records:
             if "result" in record:
                 arguments = tuple(map(unpack, record["arguments"]))
                 sent, messages = (tuple(record[name]) for name in ("sent", "messages"))
-                calls = tuple(Call(*each) for each in record["calls"])
-                faults = tuple(Fault(*each) for each in record["faults"])
-                found[record["case"], rank] = Outcome(
+                calls = tuple(Call(*fields) for fields in record["calls"])
+                faults = tuple(Fault(*fields) for fields in record["faults"])
+                outcomes[record["case"], rank] = Outcome(
                     unpack(record["result"]), arguments, sent, messages, calls, faults, record["is_old"]
                 )
-    return found
+    return outcomes
 
 
 if __name__ == "__main__":

@@ -144,7 +144,7 @@ def grade_text(exercise: Exercise, text: str, *, sandboxed: bool) -> Verdict:
     """
     if not sandboxed:
         set_readable(False)
-    found = judge_text(exercise, text, sandboxed=sandboxed)
-    if found.check_failed and judge_text(exercise, exercise.text, sandboxed=sandboxed).passed:
-        return replace(found, check_failed=False)
-    return found
+    verdict = judge_text(exercise, text, sandboxed=sandboxed)
+    if verdict.check_failed and judge_text(exercise, exercise.text, sandboxed=sandboxed).passed:
+        return replace(verdict, check_failed=False)
+    return verdict

@@ -307,10 +307,12 @@ class Job:
 
 def clean_environment() -> dict[str, str]:
     """Return what a judge and a job get of this process's environment, with the settings of a rank."""
-    kept = {name: value for name, value in os.environ.items() if name in KEPT or name.startswith("LC_")}
+    environment = {
+        name: value for name, value in os.environ.items() if name in KEPT or name.startswith("LC_")
+    }
     if site.ENABLE_USER_SITE:
-        kept["PYTHONUSERBASE"] = site.getuserbase()  # it depends on HOME, which differs in a job
-    return {**launch.one_machine(kept), **kept, **launch.ONE_THREAD, **launch.OPEN_MPI}
+        environment["PYTHONUSERBASE"] = site.getuserbase()  # it depends on HOME, which differs in a job
+    return {**launch.one_machine(environment), **environment, **launch.ONE_THREAD, **launch.OPEN_MPI}
 
 
 @contextmanager
@@ -331,8 +333,8 @@ def scratch_folder(parent: str | None = None) -> Iterator[Path]:
 
 def mpiexec() -> list[str]:
     """Return the first words of a command line that starts ranks on this machine."""
-    found = launch.mpiexec()
-    return [found, "-launcher", "fork"] if is_mpich(found) else [found]
+    path = launch.mpiexec()
+    return [path, "-launcher", "fork"] if is_mpich(path) else [path]
 
 
 def is_full(folder: Path) -> bool:

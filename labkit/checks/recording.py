@@ -55,10 +55,10 @@ class OpenRequest(NamedTuple):
     place: str
 
 
-def _count_starts(comm: Counting, name: str, call: Callable[[], Any], given: dict[str, Any]) -> Any:
+def _count_starts(comm: Counting, name: str, call: Callable[[], Any], kwargs: dict[str, Any]) -> Any:
     request = call()
-    if given["dest"] != MPI.PROC_NULL:
-        _persistent[id(request)] = comm, given["dest"], nbytes(given["buf"])
+    if kwargs["dest"] != MPI.PROC_NULL:
+        _persistent[id(request)] = comm, kwargs["dest"], nbytes(kwargs["buf"])
         _kept.append(request)  # so that no other request gets its id
     return request
 
@@ -94,13 +94,13 @@ def recording(
     class Recording(CommWrapper):
         pass
 
-    def noted(comm: Any, name: str, call: Callable[[], Any], given: dict[str, Any]) -> Any:
+    def noted(comm: Any, name: str, call: Callable[[], Any], kwargs: dict[str, Any]) -> Any:
         if getattr(inside, "is_inside", False):
             return call()
         inside.is_inside = True
         _calls.depth = getattr(_calls, "depth", 0) + 1
         try:
-            note(_call(comm, name, given))
+            note(_call(comm, name, kwargs))
             result = call()
             if made is not None and isinstance(result, MPI.Request):
                 made.append(OpenRequest(result, name, here()))
@@ -113,13 +113,13 @@ def recording(
     return Recording
 
 
-def _call(comm: MPI.Intracomm, name: str, given: Mapping[str, Any]) -> Call:
+def _call(comm: MPI.Intracomm, name: str, kwargs: Mapping[str, Any]) -> Call:
     if name.islower():
-        sizes = [_size(next(iter(given.values()), None))]
+        sizes = [_size(next(iter(kwargs.values()), None))]
     else:
-        buffers = [given[key] for key in ("buf", "sendbuf", "recvbuf") if key in given]
+        buffers = [kwargs[key] for key in ("buf", "sendbuf", "recvbuf") if key in kwargs]
         sizes = [size for size in map(_buffer_size, buffers) if size is not None]
-    number = given.get("dest", given.get("source"))
+    number = kwargs.get("dest", kwargs.get("source"))
     peer = int(number) if isinstance(number, (int, np.integer)) else -1  # mpi4py refuses all else
     if 0 <= peer < comm.size:
         peer = world_ranks(comm.Get_group())[peer]

@@ -30,19 +30,23 @@ def what_is_in_it(case: Case, got: Any, expected: Any) -> str:
             continue
         at, factors = right
         others = [place for place in range(len(arrays[0]) - len(got) + 1) if place != at]
-        found = _factors(arrays, got, [at, *others[:MOST_PLACES]]) if len(got) == len(expected) else None
-        if found is None:
+        factors_of = _factors(arrays, got, [at, *others[:MOST_PLACES]]) if len(got) == len(expected) else None
+        if factors_of is None:
             continue
-        return _described(at, factors, *found, len(expected))
+        return _described(at, factors, *factors_of, len(expected))
     return ""
 
 
 def _may_be_added(arrays: Sequence[Any], result: Any) -> bool:
     """Tell whether a result can be a sum of these arrays, or of parts of them along the first axis."""
-    are_arrays = all(isinstance(each, np.ndarray) and each.ndim for each in [*arrays, result])
-    if not are_arrays or len({each.shape for each in arrays}) > 1 or result.shape[1:] != arrays[0].shape[1:]:
+    are_arrays = all(isinstance(array, np.ndarray) and array.ndim for array in [*arrays, result])
+    if (
+        not are_arrays
+        or len({array.shape for array in arrays}) > 1
+        or result.shape[1:] != arrays[0].shape[1:]
+    ):
         return False
-    numbers = all(each.dtype.kind in "iuf" and np.isfinite(each).all() for each in [*arrays, result])
+    numbers = all(array.dtype.kind in "iuf" and np.isfinite(array).all() for array in [*arrays, result])
     return numbers and len(arrays) > 1 and len(arrays[0]) >= len(result) and result.size > len(arrays)
 
 
@@ -52,7 +56,7 @@ def _factors(
     """Return the first place at which a part of the arrays adds up to the result, and each array's factor."""
     goal = result.ravel().astype(float)
     for place in places:
-        part = [each[place : place + len(result)].ravel().astype(float) for each in arrays]
+        part = [array[place : place + len(result)].ravel().astype(float) for array in arrays]
         terms = np.stack(part, axis=1)
         factors, _, rank, _ = np.linalg.lstsq(terms, goal, rcond=1e-9)
         if rank == len(arrays) and np.abs(terms @ factors - goal).max() <= EXACT * np.abs(terms).max():
@@ -90,4 +94,4 @@ def _described(at: int, right: np.ndarray, place: int, found: np.ndarray, length
 def _is_plain(ratio: float, factor: float, p: int) -> bool:
     """Tell whether a factor is wrong as in a sum: counted several times, divided, or weighted twice."""
     whole = [*range(2, 2 * p + 1), *(1 / k for k in range(2, 2 * p + 1)), factor]
-    return any(abs(ratio - each) < 1e-3 * each for each in whole if each)
+    return any(abs(ratio - multiple) < 1e-3 * multiple for multiple in whole if multiple)

@@ -54,11 +54,11 @@ def _pack(value: Any) -> Any:  # noqa: PLR0911 (a return for each kind)
     if value is None or kind in (bool, int, float, str):
         return value
     if kind is list:
-        return [_pack(each) for each in value]
+        return [_pack(item) for item in value]
     if kind in (tuple, dict):
-        return {name: [_pack(each) for each in (value.items() if kind is dict else value)]}
+        return {name: [_pack(item) for item in (value.items() if kind is dict else value)]}
     if kind in (range, slice):
-        return {name: [_pack(each) for each in (value.start, value.stop, value.step)]}
+        return {name: [_pack(bound) for bound in (value.start, value.stop, value.step)]}
     if isinstance(value, (tuple, dict)) and not kind.__module__.startswith(SCHEDULES):  # a named tuple, say
         return _pack(tuple(value) if isinstance(value, tuple) else dict(value))
     if (kind is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind in ARRAYS:
@@ -82,7 +82,7 @@ def _unpack(packed: Any) -> Any:
     if packed is None or type(packed) in (bool, int, float, str):
         return packed
     if type(packed) is list:
-        return [_unpack(each) for each in packed]
+        return [_unpack(item) for item in packed]
     ((name, content),) = packed.items()
     return _MAKERS[name](content)
 
@@ -121,7 +121,7 @@ def _parts(kind: type) -> list[str]:
     """Return the names of what a record holds; none for any other class."""
     if issubclass(kind, tuple):
         return list(getattr(kind, "_fields", ()))
-    return [each.name for each in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+    return [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
 
 
 class Writer:

@@ -58,8 +58,8 @@ class _Lazy(CommandsOnRanks):
         if cmd_name not in COMMANDS:
             return None
         names = vars(import_module(COMMANDS[cmd_name][0]))
-        found = (names.get(name) for name in (cmd_name, "command"))  # `run` may be a function it imports
-        return next(each for each in found if isinstance(each, click.Command))
+        candidates = (names.get(name) for name in (cmd_name, "command"))  # `run` may be a function it imports
+        return next(member for member in candidates if isinstance(member, click.Command))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

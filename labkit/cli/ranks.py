@@ -84,12 +84,12 @@ def mpiexec(ranks: int | None, *files: str) -> list[str]:
             machines = ssh.prepare(path.absolute(), ranks, files)
         os.environ |= {ssh.MACHINES: json.dumps(machines), launch.SEVERAL_MACHINES: "1"}
         return [sys.executable, "-P", "-m", "labkit.cluster.places.ssh", "-n", str(len(machines["hosts"]))]
-    found = launch.mpiexec()
-    if not shutil.which(found):
+    program = launch.mpiexec()
+    if not shutil.which(program):
         raise click.ClickException(
-            f"there is no {found} to start ranks with: install MPI, for example by pip install mpich"
+            f"there is no {program} to start ranks with: install MPI, for example by pip install mpich"
         )
-    return [found, "-n", str(ranks or RANKS)]
+    return [program, "-n", str(ranks or RANKS)]
 
 
 def on_ranks(ranks: int | None, deadline_s: float | None, command_of: str = "labkit") -> None:

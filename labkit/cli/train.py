@@ -138,10 +138,10 @@ def command(preset: str | None, resume: Path | None, out: Path | None, **options
 
     comm = MPI.COMM_WORLD
     refuse_world_of_one(NAME, comm.size, MPI.get_vendor()[0])
-    given = {name: value for name, value in options.items() if value not in (None, ())}
+    chosen = {name: value for name, value in options.items() if value not in (None, ())}
     with ending_together(comm, NAME):
         folder = out or resume or Path("runs", str(preset))
-        run(comm, given, folder, preset=preset, resume=resume is not None, draw=draw)
+        run(comm, chosen, folder, preset=preset, resume=resume is not None, draw=draw)
 
 
 def draw(out: Path, rows: list[Epoch], steps: list[Step], run: dict[str, Any]) -> None:

@@ -111,9 +111,9 @@ IN_HALVES = "mpi", "ring"
 
 
 def reduce_scatter(
-    name: str, comm: MPI.Intracomm, gradient: np.ndarray, factor: float, own: np.ndarray
+    name: str, comm: MPI.Intracomm, gradient: np.ndarray, factor: float, chunk: np.ndarray
 ) -> Steps:
-    """Leave this rank's chunk of the sum of all gradients, each times its factor, in `own`.
+    """Leave this rank's chunk of the sum of all gradients, each times its factor, in `chunk`.
 
     The gradient's content is lost.
     """
@@ -122,10 +122,10 @@ def reduce_scatter(
     bounds = chunk_bounds(gradient.size, comm.size)
     if name == "mpi":
         counts = np.diff(bounds).tolist()
-        yield from _library(comm, "Ireduce_scatter", comm.Ireduce_scatter(gradient, own, counts))
+        yield from _library(comm, "Ireduce_scatter", comm.Ireduce_scatter(gradient, chunk, counts))
     else:
         yield from steps(comm, ring_reduce_scatter(comm.size), gradient)
-        own[...] = gradient[bounds[comm.rank] : bounds[comm.rank + 1]]
+        chunk[...] = gradient[bounds[comm.rank] : bounds[comm.rank + 1]]
 
 
 def allgather(name: str, comm: MPI.Intracomm, array: np.ndarray) -> Steps:
@@ -140,13 +140,13 @@ def allgather(name: str, comm: MPI.Intracomm, array: np.ndarray) -> Steps:
 def _kept_rows(comm: MPI.Intracomm, gradient: np.ndarray) -> np.ndarray:
     """Return the communicator's memory for the gradients of all ranks, (p, n), of any content."""
     nbytes = comm.size * gradient.nbytes
-    kept: Any = comm.Get_attr(_key())
-    if kept is None or kept.size < nbytes:
-        if kept is not None:
+    buffer: Any = comm.Get_attr(_key())
+    if buffer is None or buffer.size < nbytes:
+        if buffer is not None:
             comm.Delete_attr(_key())  # so that the old memory is freed before more is allocated
-        kept = np.empty(nbytes, np.uint8)
-        comm.Set_attr(_key(), kept)
-    return kept[:nbytes].view(gradient.dtype).reshape(comm.size, gradient.size)
+        buffer = np.empty(nbytes, np.uint8)
+        comm.Set_attr(_key(), buffer)
+    return buffer[:nbytes].view(gradient.dtype).reshape(comm.size, gradient.size)
 
 
 @cache

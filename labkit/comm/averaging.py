@@ -104,8 +104,8 @@ class Averaging:
         return FIXED[self._fixed](comm, gradient, self.factor(weight, comm.size), blocking)
 
     def _robust(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float, blocking: bool) -> Steps:
-        own = np.array([weight])
-        weights = (yield from gathered(self.algorithm, comm, own, 1.0, blocking)).copy()
+        own_weight = np.array([weight])
+        weights = (yield from gathered(self.algorithm, comm, own_weight, 1.0, blocking)).copy()
         rows = yield from gathered(self.algorithm, comm, gradient, 1.0, blocking)
         counted = [row for row, of_row in zip(rows, weights, strict=True) if of_row > 0]
         robust_mean(self.aggregate, counted, gradient)
@@ -123,8 +123,8 @@ class Averaging:
             yield from FIXED[self._fixed](comm, message, 1.0, blocking)
             messages = message[None]
         gradient[...] = 0
-        for each in messages:  # in the same order on all ranks, so that their sums have the same bits
-            which, values = compressor.unpack(each, gradient.dtype)
+        for received in messages:  # in the same order on all ranks, so that their sums have the same bits
+            which, values = compressor.unpack(received, gradient.dtype)
             gradient[which] += values
 
     def factor(self, weight: float, p: int) -> float:

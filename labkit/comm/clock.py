@@ -28,7 +28,7 @@ def offset(comm: MPI.Intracomm, clock: Callable[[], float] = perf_counter) -> fl
     if clock is perf_counter and count_hosts(comm) == 1:
         return 0.0
     there, back = np.zeros(1), np.zeros(1)
-    found = 0.0
+    ahead_s = 0.0
     for rank in range(1, comm.size):
         comm.Barrier()  # one rank at a time, so that no other messages slow the round trips
         if comm.rank == 0:
@@ -44,5 +44,5 @@ def offset(comm: MPI.Intracomm, clock: Callable[[], float] = perf_counter) -> fl
                 comm.Recv(back, 0, tags.CLOCK)
                 ended = clock()
                 trips.append((ended - began, back[0] - (began + ended) / 2))
-            found = float(min(trips)[1])
-    return found
+            ahead_s = float(min(trips)[1])
+    return ahead_s

@@ -148,9 +148,9 @@ Around = Callable[[Any, str, Callable[[], Any], dict[str, Any]], Any]
 def wrap(wrapper: type[CommWrapper], names: Iterable[str], around: Around) -> None:
     """Let a class of wrappers do these methods of mpi4py by `around`."""
 
-    def inside(self: CommWrapper, name: str, given: dict[str, Any]) -> Any:
+    def inside(self: CommWrapper, name: str, kwargs: dict[str, Any]) -> Any:
         # The watchdog of mpiwatch tells from this form that a wrapper makes the call, not the program.
-        return around(self, name, lambda: getattr(super(wrapper, self), name)(**given), given)
+        return around(self, name, lambda: getattr(super(wrapper, self), name)(**kwargs), kwargs)
 
     via = f"_{around.__name__}_{id(wrapper)}"  # no other class of a stack has it
     setattr(wrapper, via, inside)
@@ -164,21 +164,21 @@ LIBRARY = [
     *OF_ARRAYS,
     *OF_OBJECTS,
     *NONBLOCKING_COLLECTIVES,
-    *(each for each in SENDS if each not in SENDING),
+    *(send for send in SENDS if send not in SENDING),
 ]
 
 
-def _count(comm: CountingComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> Any:
+def _count(comm: CountingComm, name: str, call: Callable[[], Any], kwargs: dict[str, Any]) -> Any:
     result = call()
-    message = next(given[key] for key in ("buf", "sendbuf", "obj", "sendobj") if key in given)
-    dest = given["dest"]
+    message = next(kwargs[key] for key in ("buf", "sendbuf", "obj", "sendobj") if key in kwargs)
+    dest = kwargs["dest"]
     if dest != MPI.PROC_NULL:
         size = nbytes(message) if name[0].isupper() else comm.object_bytes(message)
         comm.counts.add(comm._first_ranks()[dest], size)
     return result
 
 
-def _list(comm: CountingComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> Any:
+def _list(comm: CountingComm, name: str, call: Callable[[], Any], kwargs: dict[str, Any]) -> Any:
     comm.counts.calls[name] += 1
     return call()
 

@@ -118,19 +118,19 @@ class EmulatedComm(CommWrapper):
 
     def __new__(cls, comm: MPI.Intracomm | None = None, links: Link | Sequence[Link] = ()) -> Any:
         """Put emulated links around `comm`; raise CollectiveError on every rank if they do not fit."""
-        made = super().__new__(cls, comm)
+        emulated = super().__new__(cls, comm)
         if comm is None:
-            return made
-        made.links = [links] * comm.size if isinstance(links, Link) else list(links)
-        given = [(link.latency_s, link.bytes_per_s) for link in made.links]
+            return emulated
+        emulated.links = [links] * comm.size if isinstance(links, Link) else list(links)
+        costs = [(link.latency_s, link.bytes_per_s) for link in emulated.links]
         fault = None
-        if len(given) != comm.size:
-            fault = f"expected a link for each of the {comm.size} ranks, got {len(given)}"
-        elif given != MPI.Intracomm.bcast(comm, given):
+        if len(costs) != comm.size:
+            fault = f"expected a link for each of the {comm.size} ranks, got {len(costs)}"
+        elif costs != MPI.Intracomm.bcast(comm, costs):
             fault = "expected the same links as on rank 0"
         raise_together(MPI.Intracomm(comm), fault)
-        made._ports = Ports(made, made.links)
-        return made
+        emulated._ports = Ports(emulated, emulated.links)
+        return emulated
 
     @property
     def emulated(self) -> str:
@@ -143,15 +143,15 @@ class EmulatedComm(CommWrapper):
         request = super().Ibarrier()
         _wait_asleep(request.Test, request)
 
-    def _seconds(self, name: str, given: dict[str, Any]) -> float:
+    def _seconds(self, name: str, kwargs: dict[str, Any]) -> float:
         """Return how long a collective with these arguments takes from when all ranks have called it."""
         p = self.size
         if p == 1:
             return 0.0
         latencies = (2 if "allreduce" in name.lower() else 1) * math.ceil(math.log2(p))
         name = name.removeprefix("I").capitalize()
-        size = _through_a_port(name, p, given)
-        root = given.get("root", 0) if name in ("Gather", "Scatter") else None
+        size = _through_a_port(name, p, kwargs)
+        root = kwargs.get("root", 0) if name in ("Gather", "Scatter") else None
         at_ports = [
             size * (p - 1 if rank == root else 1) * link.s_per_byte for rank, link in enumerate(self.links)
         ]
@@ -356,16 +356,16 @@ class Ports:
         self._receives = [request for request in self._receives if request]
 
 
-def _through_a_port(name: str, p: int, given: dict[str, Any]) -> float:
+def _through_a_port(name: str, p: int, kwargs: dict[str, Any]) -> float:
     """Return how many bytes of a collective pass a rank's port; at a root, as many for each other rank."""
-    sent, received, others = given.get("sendbuf"), given.get("recvbuf"), (p - 1) / p
+    sent, received, others = kwargs.get("sendbuf"), kwargs.get("recvbuf"), (p - 1) / p
     match name:
         case "Bcast":
-            return nbytes(given["buf"])
+            return nbytes(kwargs["buf"])
         case "Allreduce":
             return 2 * others * nbytes(received)
         case "Allgather" | "Allgatherv" | "Alltoall":
-            return others * nbytes(given["recvbuf"][0] if name == "Allgatherv" else received, p)
+            return others * nbytes(kwargs["recvbuf"][0] if name == "Allgatherv" else received, p)
         case "Gather":
             return nbytes(received, p) / p if is_in_place(sent) else nbytes(sent)
         case "Scatter":
@@ -374,41 +374,41 @@ def _through_a_port(name: str, p: int, given: dict[str, Any]) -> float:
     return others * nbytes(whole, p) if name.startswith("Reduce_scatter") else nbytes(whole)
 
 
-def _send(comm: EmulatedComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> MPI.Request:
+def _send(comm: EmulatedComm, name: str, call: Callable[[], Any], kwargs: dict[str, Any]) -> MPI.Request:
     comm._ports.catch_up()
-    return comm._ports.send(call(), nbytes(given["buf"]), given["dest"], given["tag"])
+    return comm._ports.send(call(), nbytes(kwargs["buf"]), kwargs["dest"], kwargs["tag"])
 
 
-def _receive(comm: EmulatedComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> MPI.Request:
+def _receive(comm: EmulatedComm, name: str, call: Callable[[], Any], kwargs: dict[str, Any]) -> MPI.Request:
     comm._ports.catch_up()
-    return comm._ports.receive(call(), given["source"], given["tag"])
+    return comm._ports.receive(call(), kwargs["source"], kwargs["tag"])
 
 
-def _start(comm: EmulatedComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> MPI.Request:
+def _start(comm: EmulatedComm, name: str, call: Callable[[], Any], kwargs: dict[str, Any]) -> MPI.Request:
     comm._ports.catch_up()
-    return comm._ports.collective(call(), comm._seconds(name, given))
+    return comm._ports.collective(call(), comm._seconds(name, kwargs))
 
 
-def _wait(comm: EmulatedComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> None:
+def _wait(comm: EmulatedComm, name: str, call: Callable[[], Any], kwargs: dict[str, Any]) -> None:
     """Do a blocking send or receive by its non-blocking twin."""
-    status = given.pop("status", None)
-    getattr(comm, f"I{name.lower()}")(**given).Wait(status)
+    status = kwargs.pop("status", None)
+    getattr(comm, f"I{name.lower()}")(**kwargs).Wait(status)
 
 
-def _exchange(comm: EmulatedComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> None:
-    receiving = comm.Irecv(given["recvbuf"], given["source"], given["recvtag"])
-    comm.Send(given["sendbuf"], given["dest"], given["sendtag"])
-    receiving.Wait(given["status"])
+def _exchange(comm: EmulatedComm, name: str, call: Callable[[], Any], kwargs: dict[str, Any]) -> None:
+    receiving = comm.Irecv(kwargs["recvbuf"], kwargs["source"], kwargs["recvtag"])
+    comm.Send(kwargs["sendbuf"], kwargs["dest"], kwargs["sendtag"])
+    receiving.Wait(kwargs["status"])
 
 
-def _delay(comm: EmulatedComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> None:
+def _delay(comm: EmulatedComm, name: str, call: Callable[[], Any], kwargs: dict[str, Any]) -> None:
     comm.Barrier()
-    due = comm._ports.now() + comm._seconds(name, given)
+    due = comm._ports.now() + comm._seconds(name, kwargs)
     call()
     comm._ports.sleep_until(due)
 
 
-def _refuse(comm: EmulatedComm, name: str, call: Callable[[], Any], given: dict[str, Any]) -> None:
+def _refuse(comm: EmulatedComm, name: str, call: Callable[[], Any], kwargs: dict[str, Any]) -> None:
     raise NotImplementedError(
         f"{name} cannot be delayed on an emulated link: expected {', '.join(sorted(DELAYED))}, "
         "or a schedule of the lab"

@@ -282,11 +282,11 @@ def _messages_of(
     return (comm.counts.of_schedule(schedule.name, send) if isinstance(comm, CountingComm) else send), receive
 
 
-def _add(own: np.ndarray, received: np.ndarray, op: MPI.Op, plain: bool) -> None:
+def _add(total: np.ndarray, received: np.ndarray, op: MPI.Op, plain: bool) -> None:
     if plain:
-        np.add(own, received, own)  # up to four times as fast as MPI libraries are
+        np.add(total, received, total)  # up to four times as fast as MPI libraries are
     else:
-        op.Reduce_local(received, own)
+        op.Reduce_local(received, total)
 
 
 def _cancel(requests: list[MPI.Request]) -> None:

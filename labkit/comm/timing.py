@@ -72,8 +72,8 @@ def measure(
             report(f"{where}: {text}")
 
         times = one_pass(comm, algorithms, size, seconds / PASSES, say, check=number == 0)
-        for name, found in times.items():
-            taken[size].setdefault(name, []).extend(found)
+        for name, times_of_pass in times.items():
+            taken[size].setdefault(name, []).extend(times_of_pass)
     return {
         size: {name: statistics.median(times) for name, times in by_name.items()}
         for size, by_name in taken.items()

@@ -198,10 +198,10 @@ def digits(shape: Shape | None = None) -> Dataset:
     """
     shape = check_shape("digits", shape, (1, 8, 8))
     packed = DIGITS.read_bytes()
-    found = hashlib.sha256(packed).hexdigest()
-    if found != DIGITS_SHA256:
+    digest = hashlib.sha256(packed).hexdigest()
+    if digest != DIGITS_SHA256:
         raise ValueError(
-            f"{DIGITS} is damaged: expected SHA-256 {DIGITS_SHA256}, found {found}; install again"
+            f"{DIGITS} is damaged: expected SHA-256 {DIGITS_SHA256}, found {digest}; install again"
         )
     rows = np.loadtxt(gzip.decompress(packed).decode().splitlines(), delimiter=",", dtype=np.uint8)
     x, y = rows[:, :64].astype(np.float32) / 16, rows[:, 64].astype(np.int64)

@@ -14,9 +14,9 @@ Scheme = Callable[[int, int, int], np.ndarray]  # takes n, rank and size
 def contiguous(n: int, rank: int, size: int) -> np.ndarray:
     """Return the rank-th of `size` contiguous blocks of samples. Result: (n_rank,), int64."""
     _check(n, rank, size)
-    each, left = divmod(n, size)
-    start = rank * each + min(rank, left)
-    return np.arange(start, start + each + (rank < left))
+    count, left = divmod(n, size)
+    start = rank * count + min(rank, left)
+    return np.arange(start, start + count + (rank < left))
 
 
 def strided(n: int, rank: int, size: int) -> np.ndarray:

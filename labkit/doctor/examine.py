@@ -101,19 +101,23 @@ def examine(environment: Mapping[str, str]) -> list[Finding]:
 
 def packages() -> Finding:
     """Check that every package that the lab imports is installed, in a version that the lab supports."""
-    missing, found = [], []
-    needed = [each for each in requirements() if not each.marker or each.marker.evaluate({"extra": ""})]
-    for each in needed:
+    missing, wrong = [], []
+    needed = [
+        requirement
+        for requirement in requirements()
+        if not requirement.marker or requirement.marker.evaluate({"extra": ""})
+    ]
+    for requirement in needed:
         try:
-            version = metadata.version(each.name)
+            version = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
             version = "none"
-        if version == "none" or not each.specifier.contains(version, prereleases=True):
-            missing.append(shlex.quote(f"{each.name}{each.specifier}"))
-            found.append(f"{each.name}: {version}, the lab supports {each.specifier}")
+        if version == "none" or not requirement.specifier.contains(version, prereleases=True):
+            missing.append(shlex.quote(f"{requirement.name}{requirement.specifier}"))
+            wrong.append(f"{requirement.name}: {version}, the lab supports {requirement.specifier}")
     if missing:
         return fault(
-            "; ".join(found),
+            "; ".join(wrong),
             "Functions that the lab calls are missing or behave differently.",
             f"{PIP} install {' '.join(missing)}",
         )
@@ -173,18 +177,18 @@ def shared_memory(n: int, folder: str = processes.SHM) -> Finding:
         why = "Ranks of MPICH share memory there, and cannot start; Open MPI uses files instead."
         return fault(f"{folder} cannot be written", why, limits.remedy_for_shared_memory())
     free, total = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
-    found = f"{free // MIB} MiB of {total // MIB} MiB are free in {folder}"
+    free_memory = f"{free // MIB} MiB of {total // MIB} MiB are free in {folder}"
     if free > n * AMPLE:
-        return ok(found)
+        return ok(free_memory)
     if total > 2 * n * AMPLE:  # large enough, but full
         fix = f"ls -lS {shlex.quote(folder)}   (remove what no running program needs)"
     else:
         fix = limits.remedy_for_shared_memory(folder)
     if free < n * REQUIRED:
         why = f"{n} ranks need up to {n * REQUIRED // MIB} MiB; with less a signal (bus error) kills them."
-        return fault(found, why, fix)
+        return fault(free_memory, why, fix)
     why = f"It is enough for {n} ranks of MPICH; Open MPI, more ranks or a second notebook may need more."
-    return note(found, why, fix)
+    return note(free_memory, why, fix)
 
 
 def user_limits(n: int) -> Finding:
@@ -219,16 +223,18 @@ def requirements() -> list[Requirement]:
 
 def bound_of(name: str) -> SpecifierSet:
     """Return the versions of a package that the lab supports."""
-    return next((each.specifier for each in requirements() if each.name == name), SpecifierSet())
+    return next(
+        (requirement.specifier for requirement in requirements() if requirement.name == name), SpecifierSet()
+    )
 
 
 def wheels() -> dict[str, metadata.Distribution]:
     """Return the MPI libraries that are installed as Python packages, by the package's name."""
-    found = {}
+    wheels_by_name = {}
     for name in (*MPIS, "impi-rt"):
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.distribution(name)
-    return found
+            wheels_by_name[name] = metadata.distribution(name)
+    return wheels_by_name
 
 
 def install() -> str:
@@ -251,9 +257,9 @@ def unset(environment: Mapping[str, str]) -> str:
 
 def match(path: str | None, environment: Mapping[str, str]) -> str:
     """Return the command that makes the mpiexec at `path` and the library that mpi4py loads match again."""
-    own = Path(launch.mpiexec())
-    if own.exists() and (path is None or own.resolve() != Path(path).resolve()):
-        return f"export PATH={shlex.quote(str(own.parent))}:$PATH"
+    installed = Path(launch.mpiexec())
+    if installed.exists() and (path is None or installed.resolve() != Path(path).resolve()):
+        return f"export PATH={shlex.quote(str(installed.parent))}:$PATH"
     return unset(environment) or install()
 
 
@@ -268,16 +274,16 @@ def mpi_library(outcome: Outcome, environment: Mapping[str, str]) -> Finding:
             reinstall if missing else unset(environment) or (reinstall if wheels() else install()),
         )
     record = outcome.records[0]
-    found = f"{record['name']} {record['version']}, {record['file']}"
+    library = f"{record['name']} {record['version']}, {record['file']}"
     for name, vendor in MPIS.items():
         bound = bound_of(name)
         if vendor == record["name"] and not bound.contains(record["version"]):
             return fault(
-                f"{found}; the lab supports {vendor} {bound}",
+                f"{library}; the lab supports {vendor} {bound}",
                 "The lab is not tested with this version, which may not know the lab's settings.",
                 f"{PIP} install {shlex.quote(f'{name}{bound}')}",
             )
-    return ok(found)
+    return ok(library)
 
 
 def single_library(
@@ -312,12 +318,12 @@ def mpiexec_on_path(path: str | None, version: str, loaded: str, environment: Ma
 
     `path` is None if none is on PATH, `version` what `mpiexec --version` printed.
     """
-    own = launch.mpiexec()
+    installed = launch.mpiexec()
     if path is None:
-        if not Path(own).exists():
-            found = "there is none, neither on PATH nor in this environment"
-            return fault(found, "It starts the ranks.", install())
-        why = f"Notebooks find {own} themselves. {TYPED_FAILS}"
+        if not Path(installed).exists():
+            on_path = "there is none, neither on PATH nor in this environment"
+            return fault(on_path, "It starts the ranks.", install())
+        why = f"Notebooks find {installed} themselves. {TYPED_FAILS}"
         return note("there is none on PATH", why, match(path, environment))
     vendor = vendor_of(version)
     if vendor and loaded and vendor != loaded:
@@ -331,14 +337,14 @@ def mpiexec_on_path(path: str | None, version: str, loaded: str, environment: Ma
 
 def world(outcome: Outcome, n: int, path: str, environment: Mapping[str, str], *, typed: bool) -> Finding:
     """Check that n ranks form one world, started as the lab starts its engines or as a user types it."""
-    found = sorted((record["rank"], record["size"], record["sum"]) for record in outcome.records)
+    worlds = sorted((record["rank"], record["size"], record["sum"]) for record in outcome.records)
     command = f"`mpiexec -n {n}`" if typed else f"{path} with the lab's settings"
-    if outcome.status == 0 and found == [(rank, n, n) for rank in range(n)]:
+    if outcome.status == 0 and worlds == [(rank, n, n) for rank in range(n)]:
         return ok(f"{command} starts one world of {n} ranks")
-    if len(found) > 1 and all(size == 1 for _, size, _ in found):
+    if len(worlds) > 1 and all(size == 1 for _, size, _ in worlds):
         alone = "Each rank trains on all data, alone, and averages with no other."
         return fault(
-            f"{command} starts {len(found)} worlds of one rank, not one world of {n}",
+            f"{command} starts {len(worlds)} worlds of one rank, not one world of {n}",
             alone if typed else "connect() refuses such engines.",
             match(path, environment),
         )

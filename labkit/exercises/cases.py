@@ -40,13 +40,13 @@ def all_but(*allowed: str) -> tuple[str, ...]:
 
 def named(arguments: Mapping[str, tuple[Any, ...]]) -> Cases:
     """Return the cases of a function without ranks: the arguments by what is special about them."""
-    return lambda: [Case(label, (each,)) for label, each in arguments.items()]
+    return lambda: [Case(label, (argument,)) for label, argument in arguments.items()]
 
 
 def calls(function: Callable[..., Any], *arguments: tuple[Any, ...]) -> Cases:
     """Return the cases of a function without ranks; a label says what each parameter is."""
     names = inspect.signature(function).parameters
-    labels = (", ".join(map("{} = {}".format, names, map(_shown, each))) for each in arguments)
+    labels = (", ".join(map("{} = {}".format, names, map(_shown, argument))) for argument in arguments)
     return named(dict(zip(labels, arguments, strict=True)))
 
 
@@ -58,13 +58,15 @@ def _shown(value: Any) -> str:
 def calls_by_rank(function: Callable[..., Any], *others: tuple[Any, ...]) -> Cases:
     """Return cases of a function of a rank, for each rank: its other arguments, after `rank` their number."""
     at = list(inspect.signature(function).parameters).index("rank")
-    return calls(function, *((*each[:at], rank, *each[at:]) for each in others for rank in range(each[at])))
+    return calls(
+        function, *((*other[:at], rank, *other[at:]) for other in others for rank in range(other[at]))
+    )
 
 
 def cast(value: Any, dtype: Any) -> Any:
     """Return a value with the arrays of floating-point numbers in it, also in lists, in another dtype."""
     if isinstance(value, (list, tuple)):
-        return type(value)(cast(each, dtype) for each in value)
+        return type(value)(cast(item, dtype) for item in value)
     is_float = isinstance(value, np.ndarray) and value.dtype.kind == "f"
     return value.astype(dtype) if is_float else value
 

@@ -291,7 +291,10 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
     if found.check_failed:
         return Answer(_not_checked(name, found.finding), False)
     # The program that `collect` writes has the functions of other exercises at places of their own.
-    kept = [text, *(each for other, each in called.items() if other not in catalogue.exercises())]
+    kept = [
+        text,
+        *(helper_text for other, helper_text in called.items() if other not in catalogue.exercises()),
+    ]
     record.note(name, found.passed, "\n\n".join(kept))
     if found.passed:
         points = _points(exercise)
@@ -305,7 +308,7 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
         text = f"{name}: correct ({cases}). {points}.{below}"
         return Answer(text, True, _card(GREEN, "✓ correct", *shown))
     finding = f"{found.finding}{'' if found.finding.endswith('?') else '.'}"
-    own, given = (list(inspect.signature(each).parameters) for each in (function, exercise.reference))
+    own, given = (list(inspect.signature(signed).parameters) for signed in (function, exercise.reference))
     if len(own) != len(given) or (own != given and set(own) == set(given)):
         finding += f" Your function takes ({', '.join(own)}); the task says ({', '.join(given)})."
     finding += " The notebook uses the reference until it is."

@@ -69,8 +69,8 @@ def own(name: str) -> tuple[Callable[..., Any], bool]:
     except (KeyError, NotCarried):
         found, is_own = needed(exercise, exercise.text), False
     names: dict[str, Any] = {"__name__": f"<answer of {name}>"}
-    for each in found:
-        exec(each.text, names)
+    for statement in found:
+        exec(statement.text, names)
     function: Callable[..., Any] = names[name]
     return function, is_own
 
@@ -81,22 +81,22 @@ def to_ranks(view: Any, *functions: Callable[..., Any]) -> None:
     That is imports, constants, and other functions, also of other cells. What a cell prints or computes
     besides is not repeated.
     """
-    references = {each.__name__: each for each in functions if whose(each) != "your"}
+    references = {function.__name__: function for function in functions if whose(function) != "your"}
     view.push(references, block=True)
-    own = [each for each in functions if each.__name__ not in references]
+    own = [function for function in functions if function.__name__ not in references]
     view.execute(code_of(*own), block=True)
 
 
 def code_of(*functions: Callable[..., Any]) -> str:
     """Return the code of functions that cells define, with what they need of these and other cells."""
     cells: dict[str, list[Statement]] = {}  # by the name of the cell's file
-    waiting = [inspect.unwrap(each) for each in functions]
+    waiting = [inspect.unwrap(wrapped_function) for wrapped_function in functions]
     for function in waiting:
         file = function.__code__.co_filename
         if file not in cells:
             cells[file] = statements(answers.runnable(cell_text(function)))
-        found = [each for each in cells[file] if function.__name__ in each.binds]
-        for name in {name for each in found for name in each.now | each.later}:
+        found = [statement for statement in cells[file] if function.__name__ in statement.binds]
+        for name in {name for statement in found for name in statement.now | statement.later}:
             value = function.__globals__.get(name)
             other = inspect.unwrap(value) if callable(value) else None
             if (
@@ -105,8 +105,8 @@ def code_of(*functions: Callable[..., Any]) -> str:
                 and other not in waiting
             ):
                 waiting.append(other)
-    everything = [each for file in reversed(cells) for each in cells[file]]  # helpers first
-    kept, names = set[int](), [each.__name__ for each in waiting]
+    everything = [statement for file in reversed(cells) for statement in cells[file]]  # helpers first
+    kept, names = set[int](), [unwrapped.__name__ for unwrapped in waiting]
     for name in names:
         new = set(definitions(name, everything)) - kept
         kept |= new

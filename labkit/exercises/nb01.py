@@ -158,8 +158,8 @@ SOFTMAX_CROSS_ENTROPY = Exercise(
     reference=softmax_cross_entropy,
     cases=_softmax_cases,
     expected=lambda case: [
-        (ops.softmax_cross_entropy(*each), ops.softmax_cross_entropy_backward(*each))
-        for each in case.arguments
+        (ops.softmax_cross_entropy(*argument), ops.softmax_cross_entropy_backward(*argument))
+        for argument in case.arguments
     ],
     tolerance=1e-5,  # float32 logits
     mistakes={
@@ -420,7 +420,7 @@ def _epoch(case: Case) -> tuple[float, np.ndarray]:
     """Return the mean loss and the params, from global batches on one rank in float64."""
     params, total, seen = case.arguments[0][0].astype(float), 0.0, 0
     for parts in zip(*(arguments[1] for arguments in case.arguments), strict=True):
-        x, labels = (np.concatenate(each).astype(float) for each in zip(*parts, strict=True))
+        x, labels = (np.concatenate(part).astype(float) for part in zip(*parts, strict=True))
         loss, grads = wraps.loss_and_gradient(params, x, labels)
         wraps.descend(params, grads)
         total, seen = total + loss * len(labels), seen + len(labels)

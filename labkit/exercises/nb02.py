@@ -424,7 +424,7 @@ def _statistics_cases() -> Iterator[Case]:
     ):
         x = normal(len(samples), *((n, 3, 2, 4) for n in samples))
         label = f"{' + '.join(map(str, samples))} samples, {dtype}"
-        arguments = ((offset + 2 * rank + (1 + rank) * each,) for rank, each in enumerate(x))
+        arguments = ((offset + 2 * rank + (1 + rank) * row,) for rank, row in enumerate(x))
         yield Case(f"{label}, values near {offset}" if offset else label, cast(tuple(arguments), dtype))
 
 

@@ -301,7 +301,7 @@ def _accuracy_cases() -> Iterator[Case]:
 
 
 def _accuracy(case: Case) -> Sequence[Any]:
-    labels, predictions = (np.concatenate(each) for each in list(zip(*case.arguments, strict=True))[:2])
+    labels, predictions = (np.concatenate(part) for part in list(zip(*case.arguments, strict=True))[:2])
     held = [labels == k for k in range(case.arguments[0][2])]
     return [
         np.array([np.mean(predictions[of] == labels[of]) if of.any() else np.nan for of in held])

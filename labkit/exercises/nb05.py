@@ -288,7 +288,7 @@ def judge_ring(schedule: Schedule) -> Iterator[str]:
     p = schedule.p
     nbytes = 4 * p * (p + 1)
     both = schedules.ring_allreduce(p), schedule
-    ours, theirs = (schedules.count_traffic(each, nbytes).busiest for each in both)
+    ours, theirs = (schedules.count_traffic(schedule, nbytes).busiest for schedule in both)
     if theirs > ours:
         yield f"the busiest rank sends and receives {theirs} bytes of {nbytes}; in a ring it is {ours}"
     rounds = len(list(schedule))
@@ -356,7 +356,7 @@ def judge_reduce(schedule: Schedule) -> Iterator[str]:
     p = schedule.p
     nbytes = 4 * p * (p + 1)
     both = schedules.ring_reduce(p), schedule
-    ours, theirs = (schedules.count_traffic(each, nbytes).total for each in both)
+    ours, theirs = (schedules.count_traffic(schedule, nbytes).total for schedule in both)
     if theirs > ours:
         yield f"{theirs} bytes are sent, and {ours} are enough: send each finished chunk straight to rank 0"
     rounds = schedules.cost(schedule, nbytes, schedules.CostModel(0, p / nbytes))
@@ -517,7 +517,9 @@ def judge_speed(schedule: Schedule) -> Iterator[str]:
     known.append(schedules.hierarchical(p, tuple(2 * r // p for r in range(p))))
     ratios = {}
     for name, network in networks(p).items():
-        own, *others = (schedules.simulate(each, NBYTES, network).seconds for each in (schedule, *known))
+        own, *others = (
+            schedules.simulate(candidate, NBYTES, network).seconds for candidate in (schedule, *known)
+        )
         ratios[name] = own / min(others)
     if min(ratios.values()) > NEEDED:
         said = ", ".join(f"{ratio:.3f} ({name})" for name, ratio in ratios.items())

@@ -38,7 +38,7 @@ def sent_by_schedules(case: Case) -> Sequence[dict[str, int]]:
     traffic = {
         name: schedules.count_traffic(make(p), size) for name, (make, size) in schedule_and_size.items()
     }
-    return [{name: int(each.sent[rank]) for name, each in traffic.items()}]
+    return [{name: int(counts.sent[rank]) for name, counts in traffic.items()}]
 
 
 SENT_BY_RANK = Exercise(
@@ -224,7 +224,7 @@ def turns_of(outcome: Outcome) -> list[Turn]:
 
 def look_at_pairs(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Yield what is wrong with the messages, and then with the times. Each pair has a limit of its own."""
-    called = {call.name for each in outcomes for call in each.calls}
+    called = {call.name for outcome in outcomes for call in outcome.calls}
     for name in sorted(called & {"send", "recv", "isend", "irecv", "ssend", "sendrecv"}):
         yield f"`comm.{name}` pickles objects, which emulated links do not delay: use `Send` and `Recv`"
     turns = list(map(turns_of, outcomes))
@@ -261,7 +261,7 @@ def fault_of_times(p: int, outcomes: Sequence[Outcome], turns: Sequence[list[Tur
     seconds = np.array(outcomes[0].result, float)
     if np.isnan(seconds).any():
         yield "the times hold nan: an entry that this rank has not measured must be 0, so that sums are right"
-    if not all(np.array_equal(seconds, each.result) for each in outcomes):
+    if not all(np.array_equal(seconds, other.result) for other in outcomes):
         yield "each rank has only the times that it measured itself; sum the matrices over the ranks"
     if np.any(seconds != seconds.T) or np.any(seconds.diagonal()):
         yield "the times at [a, b] and [b, a] differ, or [a, a] is not 0: enter one time in both places"

@@ -128,7 +128,7 @@ def look_at_chunks(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     sums = [sum(layer) for layer in zip(*(backward.gradients for backward, _ in case.arguments), strict=True)]
     for rank, outcome in enumerate(outcomes):
         chunks, notes = outcome.result
-        own = [cut(each, case.ranks)[rank] for each in sums]
+        own = [cut(total, case.ranks)[rank] for total in sums]
         for fault in chain(
             faults_of_pass(notes, len(sums), case.ranks), faults_of_chunks(chunks, own, case.ranks)
         ):
@@ -261,7 +261,7 @@ def gather_ahead(comm, chunks, counts, order, use):
 def parameter_cases() -> Iterator[Case]:
     for p, sizes, dtype in SIZES:
         whole = [(100 * k + np.arange(n)).astype(dtype) for k, n in enumerate(sizes)]
-        chunks = [[cut(each, p)[rank].copy() for each in whole] for rank in range(p)]
+        chunks = [[cut(layer, p)[rank].copy() for layer in whole] for rank in range(p)]
         for order in [[*range(len(sizes))], [*reversed(range(len(sizes)))]][: len(sizes)]:
             arguments = ((own, counts_of(p, sizes), order, wraps.LayersUsed()) for own in chunks)
             yield Case(f"{layers_label(p, sizes, dtype)}, order {order}", tuple(arguments))
@@ -269,7 +269,7 @@ def parameter_cases() -> Iterator[Case]:
 
 def look_at_uses(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     chunks, (_, _, order, _) = [arguments[0] for arguments in case.arguments], case.arguments[0]
-    whole = [np.concatenate(each) for each in zip(*chunks, strict=True)]
+    whole = [np.concatenate(part) for part in zip(*chunks, strict=True)]
     for rank, outcome in enumerate(outcomes):
         notes = outcome.result[1]
         for fault in faults_of_uses(notes["uses"], order, whole):
@@ -296,7 +296,7 @@ def faults_of_uses(
             yield f"`use` gets layer {k} in an array that a gather is still filling: wait for that one first"
         wrong = difference(note["params"], whole[k], 0.0, f"for layer {k}, `params`")
         if wrong:
-            others = [j for j, each in enumerate(whole) if not difference(note["params"], each, 0.0)]
+            others = [j for j, layer in enumerate(whole) if not difference(note["params"], layer, 0.0)]
             yield f"`use` gets the parameters of layer {others[0]} for layer {k}" if others else wrong
         during = f"while `use` has layer {k},"
         if ahead < 1 and place + 1 < len(order):

@@ -58,7 +58,7 @@ def weights_cases() -> Iterator[Case]:
         ("two pairs of equal weights", start, one_bit, start, one_bit),
         ("equal weights", start, start, start, start),
     ):
-        yield Case(f"{counted(len(weights), 'rank')}, {what}", tuple((each,) for each in weights))
+        yield Case(f"{counted(len(weights), 'rank')}, {what}", tuple((weight,) for weight in weights))
 
 
 def equal_bytes(case: Case) -> Sequence[bool]:
@@ -275,7 +275,7 @@ def micro_batch_cases() -> Iterator[Case]:
     ):
         arguments = []
         for rank, counts in enumerate(of_ranks):
-            gradients = (1 + 2 * each.astype(dtype) for each in normal(rank, *[60] * len(counts)))
+            gradients = (1 + 2 * values.astype(dtype) for values in normal(rank, *[60] * len(counts)))
             pairs = MicroBatches(zip(gradients, counts, strict=True))
             old = np.nan if len(of_ranks) == 4 else 7  # to be overwritten
             arguments.append((pairs, np.full(60, old, dtype)))
@@ -299,7 +299,9 @@ ACCUMULATE = Exercise(
     reference=accumulate,
     cases=micro_batch_cases,
     wrap=partial(once, 100, "average the gradient once, after the loop; this is call 2"),
-    expected=lambda case: weighted_mean(case, [pair for each, _ in case.arguments for pair in each.pairs]),
+    expected=lambda case: weighted_mean(
+        case, [pair for contribution, _ in case.arguments for pair in contribution.pairs]
+    ),
     mistakes={
         "`total` is unchanged: add to the array in place": {"total[...] = 0": "total = np.zeros_like(total)"},
         "what was in `total` before is counted, too: set it to 0 first": {"    total[...] = 0\n": ""},

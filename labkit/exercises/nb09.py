@@ -16,8 +16,8 @@ from labkit.schedules import CostModel
 
 NODES = named(
     {
-        f"nodes {list(each)}": (list(each),)
-        for each in ("a", "aa", "ab", "aba", "cabcab", "yxxyzx", "bbacaab", "")
+        f"nodes {list(text)}": (list(text),)
+        for text in ("a", "aa", "ab", "aba", "cabcab", "yxxyzx", "bbacaab", "")
     }
 )
 
@@ -144,19 +144,19 @@ def wait_for_graph(ranks):
     """
     graph = {}
     for mine in ranks:
-        others = [each["rank"] for each in ranks if each["rank"] != mine["rank"]]
+        others = [rank["rank"] for rank in ranks if rank["rank"] != mine["rank"]]
         waits = []
         if mine["activity"] == "WAITING_FOR_MESSAGE":
             peer = mine["message"]["peer"]
             waits = others if peer is None else [peer]
         elif mine["activity"] == "WAITING_IN_COLLECTIVE":
             number = mine["calls"][-1]["number"]
-            for each in ranks:
+            for rank in ranks:
                 is_in_it = (
-                    each["activity"] == "WAITING_IN_COLLECTIVE" and each["calls"][-1]["number"] == number
+                    rank["activity"] == "WAITING_IN_COLLECTIVE" and rank["calls"][-1]["number"] == number
                 )
                 if not is_in_it:
-                    waits.append(each["rank"])
+                    waits.append(rank["rank"])
         graph[mine["rank"]] = sorted(waits)
     return graph
 
@@ -202,14 +202,14 @@ WAIT_FOR_GRAPH = Exercise(
             "return graph": "return {a: [b for b in graph if a in graph[b]] for a in graph}"
         },
         "a rank in a collective waits for all ranks that are not in it, not for all others": {
-            "if not is_in_it:": "if each is not mine:"
+            "if not is_in_it:": "if rank is not mine:"
         },
         "a rank in another collective (another number) has not joined this one: it is waited for": {
-            ' and each["calls"][-1]["number"] == number': ""
+            ' and rank["calls"][-1]["number"] == number': ""
         },
         "a rank that has finished this collective is no longer in it: look at its activity, too": {
-            'each["activity"] == "WAITING_IN_COLLECTIVE" and each["calls"][-1]["number"]': (
-                'len(each["calls"])'
+            'rank["activity"] == "WAITING_IN_COLLECTIVE" and rank["calls"][-1]["number"]': (
+                'len(rank["calls"])'
             )
         },
         "a rank waits for those in an earlier collective, and also for those in a later one": {

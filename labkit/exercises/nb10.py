@@ -40,7 +40,10 @@ def formula_cases() -> Iterator[Case]:
     yield Case("2 ranks, 1 epoch, a large value 0.0205 points off", (large,))
     formulas = "sum", "lengths", "signed", "lengths and sum", "none"
     more = (4, 10, "sum"), (6, 10, "none")
-    for p, epochs, formula in (*((2 + k, 1 + k, each) for k, each in enumerate(formulas)), *more):
+    for p, epochs, formula in (
+        *((2 + k, 1 + k, given_formula) for k, given_formula in enumerate(formulas)),
+        *more,
+    ):
         gradients = np.random.default_rng([p, epochs]).uniform(0.5, 2, (p, epochs)) * (
             1 if epochs % 2 else -1
         )
@@ -263,7 +266,9 @@ SEEDS = (*range(60), 97, 113)  # each kind of fault, rank 0 is left out, a sum o
 
 
 def generated_reports() -> Sequence[Case]:
-    reports = sorted(((figures(seed), seed) for seed in SEEDS), key=lambda each: (each[0]["ranks"], each[1]))
+    reports = sorted(
+        ((figures(seed), seed) for seed in SEEDS), key=lambda report: (report[0]["ranks"], report[1])
+    )
     return [Case(f"report {seed} ({found['ranks']} ranks)", ((found,),)) for found, seed in reports]
 
 

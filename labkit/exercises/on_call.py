@@ -312,8 +312,8 @@ def drawn(seed: int, p: int, faults: int = 1) -> Setting:
 def made_by(causes: Iterable[str], experiment: str) -> tuple[set[str], set[str]]:
     """Return the words that an experiment must show for these causes together, and all that it may show."""
     words, found = EXPERIMENTS[experiment].words.keys(), [CAUSES[cause] for cause in causes]
-    sure = words & set().union(*(each.makes for each in found))
-    return sure, sure | (words & set().union(*(each.may_make for each in found)))
+    sure = words & set().union(*(cause.makes for cause in found))
+    return sure, sure | (words & set().union(*(cause.may_make for cause in found)))
 
 
 def table() -> str:
@@ -323,7 +323,8 @@ def table() -> str:
     """
     lines = [
         f"{'':13} of 30" + "".join(f" {name}" for name in EXPERIMENTS),
-        f"{'price (s)':19}" + "".join(f" {each.price_s:{len(name)}g}" for name, each in EXPERIMENTS.items()),
+        f"{'price (s)':19}"
+        + "".join(f" {experiment.price_s:{len(name)}g}" for name, experiment in EXPERIMENTS.items()),
     ]
     for cause, (_, weight, *_) in CAUSES.items():
         line = f"{cause:13} {weight:5}"
@@ -361,7 +362,7 @@ def _can_be_told(one: Cause, other: Cause) -> bool:
     """
     both = one.makes | other.makes
     is_hidden = other.makes <= one.makes | one.may_make or one.makes <= other.makes | other.may_make
-    makers = [each.makes for each in CAUSES.values() if each.makes <= both]
+    makers = [known_cause.makes for known_cause in CAUSES.values() if known_cause.makes <= both]
     is_mixed = any(not made <= one.makes and not made <= other.makes for made in makers)
     return not is_hidden and not is_mixed and len(both & set(EXPERIMENTS["run"].words)) < 2
 
@@ -415,7 +416,11 @@ def diagnosed(experiment: Callable[[str], set[Finding]], faults: int = 1) -> tup
 
     while left:
         able = [name for name in sorted(EXPERIMENTS) if EXPERIMENTS[name].price_s <= left_s]
-        name = max((each for each in able if each not in read), key=excluded, default="")
+        name = max(
+            (experiment_name for experiment_name in able if experiment_name not in read),
+            key=excluded,
+            default="",
+        )
         if not name or not excluded(name):
             break
         findings = experiment(name)
@@ -433,7 +438,9 @@ def rank_of(cause: str, found: Iterable[Finding]) -> int | None:
     """Return the rank that findings name for a cause; None if they name none."""
     if not CAUSES[cause].is_on_a_rank:
         return None
-    ranks = {each.rank for each in found if each.word in CAUSES[cause].makes and each.rank is not None}
+    ranks = {
+        finding.rank for finding in found if finding.word in CAUSES[cause].makes and finding.rank is not None
+    }
     return ranks.pop() if len(ranks) == 1 else None
 
 
@@ -474,8 +481,8 @@ def mean_best_order_s(faults: int) -> float:
 def read_words(text: str, experiment: str, p: int) -> frozenset[Finding] | None:
     """Return the findings that a text such as "start 1, differ" or "nothing" names; None if it names none."""
     found = set()
-    for each in text.split(",") if text.strip() != "nothing" else []:
-        word, _, rank = each.strip().partition(" ")
+    for entry in text.split(",") if text.strip() != "nothing" else []:
+        word, _, rank = entry.strip().partition(" ")
         known = word in EXPERIMENTS[experiment].words
         if not known or (rank and (word in JOINT or rank not in map(str, range(p)))):
             return None
@@ -531,8 +538,8 @@ def judged(
     faults, causes, lines = len(truth), tuple(fault.cause for fault in truth), list[str]()
     wrong = len(set(given) - set(causes))
     ranks = len([cause for cause, rank in truth if cause in given and given[cause] == rank])
-    found = [finding for each in evidence for finding in each.findings]
-    left = explanations(faults, {each.experiment: words_of(each.findings) for each in evidence})
+    found = [finding for piece in evidence for finding in piece.findings]
+    left = explanations(faults, {piece.experiment: words_of(piece.findings) for piece in evidence})
     unnamed = len([cause for cause, rank in truth if rank_of(cause, found) != rank])
     parts = {
         "cause": max(0, len(set(given) & set(causes)) - wrong) / faults,
@@ -540,19 +547,19 @@ def judged(
     }
     parts["proof"] = parts["cause"] * left.get(causes, 0.0) / max(sum(left.values()), 1e-9) / 2**unnamed
     right, distances, said, after = 0, list[float](), dict[str, set[str]](), explanations(faults)
-    for k, each in enumerate(evidence):
+    for k, piece in enumerate(evidence):
         told = "a repetition"
-        if after and each.experiment not in said:  # a repetition is no prediction
-            due = probability_of_a_word(each.experiment, after)
-            distances.append(each.probability - due)
-            told = f"probability {due:.2f}, predicted {each.probability:.2f}"
-        said[each.experiment] = words_of(each.said)
+        if after and piece.experiment not in said:  # a repetition is no prediction
+            due = probability_of_a_word(piece.experiment, after)
+            distances.append(piece.probability - due)
+            told = f"probability {due:.2f}, predicted {piece.probability:.2f}"
+        said[piece.experiment] = words_of(piece.said)
         after = explanations(faults, said)
         possible = set().union(*after)
-        right += (each.said == each.findings) + (set(each.left) == possible)
-        wrongly = ", ".join(sorted(set(each.left) ^ possible))
+        right += (piece.said == piece.findings) + (set(piece.left) == possible)
+        wrongly = ", ".join(sorted(set(piece.left) ^ possible))
         told += f"; left is wrong about {wrongly}" if wrongly else ""
-        lines.append(f"{k + 1} {each.experiment}: {_text(each.findings)}, read {each.reading}; {told}")
+        lines.append(f"{k + 1} {piece.experiment}: {_text(piece.findings)}, read {piece.reading}; {told}")
     parts["reading"] = right / max(2 * len(evidence), 1)
     square = float(np.mean(np.square(distances))) if distances else WORST_RMS**2
     parts["prediction"] = max(0.0, 1 - square / WORST_RMS**2)
@@ -583,7 +590,7 @@ class Incident:
         elif kept:  # the seed has cost that on any number of ranks
             self.used_s = float(kept["used_s"])
             if kept["ranks"] == self.p:
-                self.evidence = [Evidence(**each) for each in kept["evidence"]]
+                self.evidence = [Evidence(**fields) for fields in kept["evidence"]]
             print(f"This incident continues: {self._bill}.")
         self._on_ranks(JOB, f"start(comm, {seed}, {faults})")
 
@@ -594,7 +601,7 @@ class Incident:
     def _keep(self, text: str = "", **diagnosis: Any) -> None:
         if "faults" not in self._kept():
             text = text or f"no diagnosis yet, {self._bill}"
-            evidence = [asdict(each) for each in self.evidence]
+            evidence = [asdict(piece) for piece in self.evidence]
             more = {"ranks": self.p, "used_s": self.used_s, "evidence": evidence, **diagnosis}
             record.keep_answer(self._entry, text, **more)
 
@@ -711,7 +718,7 @@ class Incident:
         told = f"{score.total} of {sum(POINTS.values())} points: {parts}; {self._bill}"
         for line in (*score.lines, f"It was {_text(truth)}. {told}."):
             print(wrapped(line, COLUMNS))
-        text = f"{_text(Fault(*each) for each in faults.items())}: {because.strip()} ({score.total} points)"
+        text = f"{_text(Fault(*item) for item in faults.items())}: {because.strip()} ({score.total} points)"
         self._keep(text, faults=dict(faults), because=because.strip())
 
 
@@ -757,16 +764,16 @@ def hand_in(entry: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Return the score of an incident in a student's record, computed from its evidence, and what is odd."""
     if "faults" not in entry:
         return {"points": dict.fromkeys(POINTS, 0), "note": f"no diagnosis of seed {seed}"}
-    evidence, p = [Evidence(**each) for each in entry["evidence"]], min(int(entry["ranks"]), 1024)
+    evidence, p = [Evidence(**fields) for fields in entry["evidence"]], min(int(entry["ranks"]), 1024)
     (fault,) = truth = drawn(seed, p).faults
-    used_s = max(price_s(each.experiment for each in evidence), float(entry["used_s"]))
+    used_s = max(price_s(piece.experiment for piece in evidence), float(entry["used_s"]))
     score = judged(truth, entry["faults"], evidence, used_s)
     notes = [
         f"evidence {number} is not what the job of seed {seed} measures"
-        for number, each in enumerate(evidence, 1)
-        if len(each.rows) != p
-        or (fault.cause,) not in explanations(1, {each.experiment: words_of(each.findings)})
-        or not {finding.rank for finding in each.findings} <= {fault.rank, None}
+        for number, piece in enumerate(evidence, 1)
+        if len(piece.rows) != p
+        or (fault.cause,) not in explanations(1, {piece.experiment: words_of(piece.findings)})
+        or not {finding.rank for finding in piece.findings} <= {fault.rank, None}
     ]
     more = {"lines": list(score.lines), "because": str(entry["because"]), "note": "; ".join(notes)}
     return {"seed": seed, "ranks": p, "points": dict(score.points), **more}
@@ -784,14 +791,14 @@ def class_rows(files: Iterable[Path], seeds: Sequence[int]) -> list[dict[str, An
         try:
             entries = json.loads(read_input(file))["exercises"]
             incidents += [hand_in(entries.get(f"11-incident-{seed}-1", {}), seed) for seed in seeds]
-            note = "; ".join(each["note"] for each in incidents if each["note"])
+            note = "; ".join(row["note"] for row in incidents if row["note"])
         except Exception as error:  # a file from a student may hold anything
             note = f"cannot be read: {type(error).__name__}"
-        parts = {part: sum(each["points"][part] for each in incidents) / len(seeds) for part in POINTS}
+        parts = {part: sum(row["points"][part] for row in incidents) / len(seeds) for part in POINTS}
         row = {"student": file.stem, "score": sum(parts.values()), **parts, "note": note}
         found.append({**row, "incidents": incidents})
     found.sort(key=lambda row: -row["score"])
-    return [{"place": 1 + sum(each["score"] > row["score"] for each in found), **row} for row in found]
+    return [{"place": 1 + sum(other["score"] > row["score"] for other in found), **row} for row in found]
 
 
 def class_table(rows: Sequence[Mapping[str, Any]]) -> str:

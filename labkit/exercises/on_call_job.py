@@ -131,7 +131,7 @@ class Job:
 
         layers = self.model.layers
         if self._has("skipped layer") and self.number >= BRANCH_STEP:
-            self.model.layers = [each for each in layers if each.name not in ("dense2", "relu3")]
+            self.model.layers = [layer for layer in layers if layer.name not in ("dense2", "relu3")]
         try:
             with np.errstate(all="ignore"), more_threads(MORE_THREADS * self._has("blas threads")):
                 self.loss = self._straggler.compute(lambda: self.model.loss_and_gradient(x, y, finished))
@@ -397,8 +397,20 @@ def run(job: Job) -> dict[str, Any]:
 
 
 MEASURES: Mapping[str, Callable[[Job], dict[str, Any]]] = {
-    each.__name__: each
-    for each in (phases, links, threads, samples, weights, gradients, mean, messages, buckets, buffers, run)
+    experiment.__name__: experiment
+    for experiment in (
+        phases,
+        links,
+        threads,
+        samples,
+        weights,
+        gradients,
+        mean,
+        messages,
+        buckets,
+        buffers,
+        run,
+    )
 }
 _job: Job | None = None  # of the last `start`
 _touched = set[str]()  # of `PARTS`, by cells since the last `used`

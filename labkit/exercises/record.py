@@ -126,25 +126,28 @@ class Progress:
     @property
     def points(self) -> int:
         """Return the points of the exercises that are done."""
-        return sum(each.points for each in self.exercises if self.states.get(each.name) == "done")
+        return sum(exercise.points for exercise in self.exercises if self.states.get(exercise.name) == "done")
 
     def summary(self) -> str:
         """Return how many exercises are done, and how many points that gives."""
-        done = sum(self.states.get(each.name) == "done" for each in self.exercises)
-        points = sum(each.points for each in self.exercises)
+        done = sum(self.states.get(exercise.name) == "done" for exercise in self.exercises)
+        points = sum(exercise.points for exercise in self.exercises)
         return f"{done} of {len(self.exercises)} exercises, {self.points} of {points} points"
 
     def _rows(self) -> Iterator[tuple[Exercise, list[str]]]:
         """Yield each exercise with its stars, points and state."""
-        for each in self.exercises:
-            stars = "★" * each.heading.difficulty + "☆" * (5 - each.heading.difficulty)
-            yield each, [stars, counted(each.points, "point"), STATES[self.states.get(each.name, "")]]
+        for exercise in self.exercises:
+            stars = "★" * exercise.heading.difficulty + "☆" * (5 - exercise.heading.difficulty)
+            yield (
+                exercise,
+                [stars, counted(exercise.points, "point"), STATES[self.states.get(exercise.name, "")]],
+            )
 
     def __repr__(self) -> str:
-        width = max((len(each.name) for each in self.exercises), default=0)
+        width = max((len(exercise.name) for exercise in self.exercises), default=0)
         lines = [
-            f"{state[0]} {each.notebook:<3} {each.name:<{width}}  {stars}  {points:<8}  {state[2:]}"
-            for each, (stars, points, state) in self._rows()
+            f"{state[0]} {exercise.notebook:<3} {exercise.name:<{width}}  {stars}  {points:<8}  {state[2:]}"
+            for exercise, (stars, points, state) in self._rows()
         ]
         answers = [wrapped(f"Question {name}: {text}", COLUMNS) for name, text in self.answers.items()]
         return "\n".join([*lines, self.summary(), *answers])
@@ -152,14 +155,14 @@ class Progress:
     def _repr_html_(self) -> str:
         rows = []
         left = "style='text-align:left'"
-        for each, (stars, points, state) in self._rows():
-            link = f"<a href='{escape(each.heading.link)}'>{escape(each.heading.title)}</a>"
-            in_words = f"difficulty {each.heading.difficulty} of 5"
+        for exercise, (stars, points, state) in self._rows():
+            link = f"<a href='{escape(exercise.heading.link)}'>{escape(exercise.heading.title)}</a>"
+            in_words = f"difficulty {exercise.heading.difficulty} of 5"
             drawn = f"<span role='img' aria-label='{in_words}' title='{in_words}'>{stars}</span>"
-            minutes, number = f"{each.heading.minutes} min", points.split()[0]
+            minutes, number = f"{exercise.heading.minutes} min", points.split()[0]
             cells = "".join(f"<td {left}>{cell}</td>" for cell in (drawn, minutes, number, state))
-            title = f"<th scope='row' {left}>{link} (<code>{each.name}</code>)</th>"
-            rows.append(f"<tr><td {left}>{each.notebook}</td>{title}{cells}</tr>")
+            title = f"<th scope='row' {left}>{link} (<code>{exercise.name}</code>)</th>"
+            rows.append(f"<tr><td {left}>{exercise.notebook}</td>{title}{cells}</tr>")
         names = "notebook", "exercise", "difficulty", "time", "points", "state"
         head = "".join(f"<th scope='col' {left}>{name}</th>" for name in names)
         answers = "".join(f"<p>Question {name}: {escape(text)}</p>" for name, text in self.answers.items())
@@ -172,7 +175,7 @@ def progress(notebook: str = "") -> Progress:
     states = {name: entry["state"] for name, entry in known.items() if entry.get("state") in STATES}
     answers = {name: entry["answer"] for name, entry in sorted(known.items()) if "answer" in entry}
     return Progress(
-        [each for each in catalogue.exercises().values() if notebook in ("", each.notebook)],
+        [exercise for exercise in catalogue.exercises().values() if notebook in ("", exercise.notebook)],
         states,
         {name: text for name, text in answers.items() if name.startswith(notebook)},
     )

@@ -59,7 +59,8 @@ def entries() -> dict[str, Entry]:
         whole = " ".join(" ".join(texts).split())
         time = MINUTES.search(whole)
         on_core_path = CORE_MINUTES.search(whole)
-        minutes = int(on_core_path[1]) if on_core_path else int(time[1]) if time else 0
+        shown = on_core_path or time
+        minutes = int(shown[1]) if shown else 0
         found[number] = Entry(number, path.name, texts[0].splitlines()[0].lstrip("# "), minutes)
     return found
 
@@ -71,7 +72,7 @@ def text(known: Progress, now: datetime) -> str:
         by_notebook.get(exercise.notebook, []).append(exercise)
     optional = [number for number in entries() if number not in CORE]
     core = [number for number in CORE if number in entries()]
-    following = _next([each for number in core for each in by_notebook[number]], known.states)
+    following = _next([exercise for number in core for exercise in by_notebook[number]], known.states)
     lines = ["# Allreduce Lab", "", *_beginning(following, known), "", "## The core path", ""]
     for place, number in enumerate(core, 1):
         lines.append(f"{place}. {_item(entries()[number], by_notebook[number], known.states)}")
@@ -92,7 +93,7 @@ def text(known: Progress, now: datetime) -> str:
 def _beginning(following: Exercise | None, known: Progress) -> Iterator[str]:
     """Yield the lines that say where to begin or to go on."""
     first = next(iter(entries().values()))
-    if not any(known.states.get(each.name) for each in known.exercises):
+    if not any(known.states.get(exercise.name) for exercise in known.exercises):
         yield f"**Begin here: [{first.title}]({first.file}).** You need no knowledge of MPI."
     elif following is None:
         yield "**The core path is done.**"
@@ -106,9 +107,13 @@ def _beginning(following: Exercise | None, known: Progress) -> Iterator[str]:
 
 def _item(entry: Entry, exercises: Sequence[Exercise], states: Mapping[str, str]) -> str:
     """Return the text of a notebook's item: its state, link, minutes and sentence, and its next exercise."""
-    done = sum(states.get(each.name) == "done" for each in exercises)
-    core = [each for each in exercises if each.heading.on_core_path] if entry.number in CORE else exercises
-    is_begun = any(states.get(each.name) for each in exercises)
+    done = sum(states.get(exercise.name) == "done" for exercise in exercises)
+    core = (
+        [exercise for exercise in exercises if exercise.heading.on_core_path]
+        if entry.number in CORE
+        else exercises
+    )
+    is_begun = any(states.get(exercise.name) for exercise in exercises)
     following = _next(core, states)
     title = f"[{entry.title}]({entry.file})"
     state = ""
@@ -127,7 +132,11 @@ def _item(entry: Entry, exercises: Sequence[Exercise], states: Mapping[str, str]
 
 def _next(exercises: Sequence[Exercise], states: Mapping[str, str]) -> Exercise | None:
     """Return the first exercise on the core path that is not done; None if all are."""
-    rest = (each for each in exercises if each.heading.on_core_path and states.get(each.name) != "done")
+    rest = (
+        exercise
+        for exercise in exercises
+        if exercise.heading.on_core_path and states.get(exercise.name) != "done"
+    )
     return next(rest, None)
 
 

@@ -52,10 +52,15 @@ def statements(text: str) -> list[Statement]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             # One statement for each name: the program imports only what it uses.
             if getattr(node, "module", "") != "__future__":
-                found += [_statement(ast.unparse(each), each) for each in answers.single_imports(node)]
+                found += [
+                    _statement(ast.unparse(single_import), single_import)
+                    for single_import in answers.single_imports(node)
+                ]
             end = node.end_lineno or end
             continue
-        first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))]) - 1
+        first = (
+            min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))]) - 1
+        )
         while first > end and lines[first - 1].startswith("#") and not CELL_NUMBER.match(lines[first - 1]):
             first -= 1
         end = node.end_lineno or first
@@ -72,16 +77,16 @@ def statements(text: str) -> list[Statement]:
 def _statement(text: str, node: ast.stmt) -> Statement:
     table = symtable.symtable(text, "<cell>", "exec")
     symbols = table.get_symbols()
-    binds = frozenset(each.get_name() for each in symbols if each.is_assigned() or each.is_imported())
+    binds = frozenset(symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported())
     parts = [] if isinstance(node, Definition) else list(ast.walk(node))
     updated = {ast.unparse(part.target) for part in parts if isinstance(part, ast.AugAssign)}
-    referenced = {each.get_name() for each in symbols if each.is_referenced()}
+    referenced = {symbol.get_name() for symbol in symbols if symbol.is_referenced()}
     now = frozenset(referenced | (updated & binds))  # x += 1 needs the x above it
     changes = frozenset(filter(None, map(_changed, parts))) - binds
     tree = ast.parse(ast.unparse(node))
-    for each in ast.walk(tree):
-        if isinstance(each, Definition | ast.AsyncFunctionDef) and ast.get_docstring(each) is not None:
-            each.body = each.body[1:] or [ast.Pass()]
+    for inner in ast.walk(tree):
+        if isinstance(inner, Definition | ast.AsyncFunctionDef) and ast.get_docstring(inner) is not None:
+            inner.body = inner.body[1:] or [ast.Pass()]
     return Statement(text, binds, changes, now, frozenset(_globals(table)), ast.dump(tree), type(node))
 
 
@@ -101,7 +106,7 @@ def _globals(table: symtable.SymbolTable) -> set[str]:
     """Return the global names that the functions and classes in a table use."""
     found: set[str] = set()
     for child in table.get_children():
-        found |= {each.get_name() for each in child.get_symbols() if each.is_global()} | _globals(child)
+        found |= {symbol.get_name() for symbol in child.get_symbols() if symbol.is_global()} | _globals(child)
     return found
 
 
@@ -118,10 +123,12 @@ def needed(exercise: Exercise, text: str, given: frozenset[str] = frozenset()) -
     except (SyntaxError, ValueError, RecursionError):
         raise NotCarried("the kept answer is damaged; check yours again") from None
     # The program has its own versions of the lab's functions, so it needs no import of labkit for them.
-    of_lab = [each for each in own if each.is_import and modules(each.text) == {"labkit"}]
-    own = [each for each in own if each not in of_lab or not each.binds <= given]
-    bound = frozenset().union(*(each.binds for each in own))
-    everything = [each for each in statements(exercise.prelude) if not each.binds & bound] + own
+    of_lab = [statement for statement in own if statement.is_import and modules(statement.text) == {"labkit"}]
+    own = [statement for statement in own if statement not in of_lab or not statement.binds <= given]
+    bound = frozenset().union(*(statement.binds for statement in own))
+    everything = [
+        statement for statement in statements(exercise.prelude) if not statement.binds & bound
+    ] + own
     if exercise.name not in bound:
         raise NotCarried("the kept answer is damaged; check yours again")
     wanted, seen, kept = [exercise.name], set[str](), set[int]()

@@ -60,7 +60,7 @@ def _unbuffered_class() -> Any:
 def numbers_as_array(result: Any) -> Any:
     """Return a tuple or list of numbers as an array, and anything else as it is: a `digest`."""
     is_sequence = isinstance(result, (tuple, list))
-    return np.array(result) if is_sequence and all(isinstance(each, Number) for each in result) else result
+    return np.array(result) if is_sequence and all(isinstance(item, Number) for item in result) else result
 
 
 def once(nbytes: int, finding: str, comm: Any, case: Case) -> Any:
@@ -123,7 +123,7 @@ class Notes:
 
     def in_memory(self) -> set[int]:
         """Return the layers of which the gradient, or the array that MPI reads, is in memory."""
-        read = {each.layer for each in self.requests if each.array() is not None}
+        read = {request.layer for request in self.requests if request.array() is not None}
         return read | {k for k, gradient in self.gradients.items() if gradient() is not None}
 
 
@@ -149,13 +149,15 @@ def with_notes(result: Any) -> Any:
         name: getattr(notes, name)
         for name in ("at", "waits", "together", "kept", "freed", "shared", "uses", "whole")
     } | {
-        "started": [(each.layer, each.place, each.size) for each in requests],
-        "untested": [number for number, each in enumerate(requests) if not each.next_layer() <= each.tested],
+        "started": [(noted.layer, noted.place, noted.size) for noted in requests],
+        "untested": [
+            number for number, noted in enumerate(requests) if not noted.next_layer() <= noted.tested
+        ],
         "pending": sum(map(bool, everything)),
         "in_memory": sorted(notes.in_memory()),
     }
     end = time.monotonic() + PATIENCE_S  # messages into arrays that are gone would break the next call
-    while not all(each.Test() for each in everything) and time.monotonic() < end:
+    while not all(request.Test() for request in everything) and time.monotonic() < end:
         time.sleep(1e-4)
     return result, found
 
@@ -203,7 +205,7 @@ def _noting_class() -> Any:
                 return super().Test(status)
             # A request completes one layer later, the first two after the pass, however fast other ranks are:
             # so the finding is the same.
-            if any(self is each for each in notes.requests[:2]):
+            if any(self is request for request in notes.requests[:2]):
                 return False
             end = time.monotonic() + PATIENCE_S
             while notes.at != self.layer and not super().Test(status) and time.monotonic() < end:
@@ -245,8 +247,8 @@ def _noting_class() -> Any:
             return self._noted(made, sendbuf)
 
         def Iallgatherv(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
-            before = [each.array() for each in notes.requests]
-            arrays = {id(each) for each in [*before, _root(_array(recvbuf))] if each is not None}
+            before = [request.array() for request in notes.requests]
+            arrays = {id(array) for array in [*before, _root(_array(recvbuf))] if array is not None}
             notes.whole = max(notes.whole, len(arrays))
             return self._noted(super().Iallgatherv(sendbuf, recvbuf), recvbuf)
 
@@ -294,7 +296,7 @@ class LayersBackward:
 
     def __call__(self, ready: Callable[[int, np.ndarray], object]) -> None:
         for k in reversed(range(len(self.gradients))):
-            complete = {each.layer for each in notes.requests if not each}
+            complete = {request.layer for request in notes.requests if not request}
             notes.visit(k)
             gradient = self.gradients[k].copy()
             notes.gradients[k] = weakref.ref(gradient)

@@ -167,9 +167,9 @@ def down() -> bool:
 
 def counters() -> dict[str, Counters]:
     """Return the counters of every host's network card, by the host's name."""
-    found = {}
+    by_rank = {}
     for host in running().hosts:
         lines = Path(f"/proc/{host.pid}/net/dev").read_text().splitlines()
         numbers = next(line.split()[1:] for line in lines if line.strip().startswith(f"{links.CARD}:"))
-        found[host.name] = Counters(int(numbers[0]), int(numbers[8]))
-    return found
+        by_rank[host.name] = Counters(int(numbers[0]), int(numbers[8]))
+    return by_rank

@@ -105,8 +105,8 @@ def build(bandwidths: list[int]) -> tuple[Host, ...]:
         answers.append(os.fdopen(answer))
     expect(answers, "apart")
     links.lay_cables(hosts)
-    for each in go:
-        os.write(each, b"!")
+    for start_pipe in go:
+        os.write(start_pipe, b"!")
     expect(answers, "up")
     return tuple(hosts)
 

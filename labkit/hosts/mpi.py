@@ -59,9 +59,9 @@ def command(
         options += ["-genvlist", ",".join(passed)] if passed else []
         settings = {}
     else:
-        own = "OMPI_", "PMIX_", "PRTE_"  # Open MPI sends these by itself
+        own_names = "OMPI_", "PMIX_", "PRTE_"  # Open MPI sends these by itself
         options = ["--host", hosts]
-        options += [word for name in passed if not name.startswith(own) for word in ("-x", name)]
+        options += [word for name in passed if not name.startswith(own_names) for word in ("-x", name)]
         settings = {
             # Fill one host after the other, and bind no rank to a core: others may use the cores, too.
             "PRTE_MCA_rmaps_default_mapping_policy": "slot",

@@ -24,27 +24,27 @@ def load_model(model: Model, file: str | Path | BinaryIO) -> None:
     Raise ValueError if the file belongs to another model: the message names the layer, both shapes and what
     is missing or superfluous. The model is then unchanged.
     """
-    found = read_arrays(file)
+    stored = read_arrays(file)
     arrays = _arrays(model)
     for name, array in arrays.items():
         layer = name.rpartition(".")[0] or model.name
-        if name not in found:
+        if name not in stored:
             raise ValueError(f"layer {layer!r}: {file} holds no {name}, expected shape {array.shape}")
-        shape, dtype = found[name].shape, found[name].dtype
+        shape, dtype = stored[name].shape, stored[name].dtype
         if shape != array.shape or not np.issubdtype(dtype, np.floating):
             raise ValueError(
                 f"layer {layer!r}: {name} in {file} has shape {shape} and dtype {dtype}, expected "
                 f"{array.shape} and floats"
             )
-    others = [name for name in found if name not in arrays]
+    others = [name for name in stored if name not in arrays]
     if others:
         layer = others[0].rpartition(".")[0] or others[0]
         raise ValueError(
-            f"layer {layer!r}: {file} holds {others[0]} of shape {found[others[0]].shape}, but the model "
+            f"layer {layer!r}: {file} holds {others[0]} of shape {stored[others[0]].shape}, but the model "
             f"{model.name!r} has no such layer"
         )
     for name, array in arrays.items():
-        array[...] = found[name]
+        array[...] = stored[name]
 
 
 def read_arrays(file: str | Path | BinaryIO) -> dict[str, np.ndarray]:

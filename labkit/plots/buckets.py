@@ -81,14 +81,14 @@ def step_timelines(steps: Mapping[str, DrawnStep], names: Sequence[str] = ()) ->
     Time 0 is the start of the backward pass. `names` are written on the layers, where they fit; an empty name
     is left out.
     """
-    figure, each = panels((9.5, 1.75 * len(steps) + 0.9), rows=len(steps), sharex=True)
+    figure, all_axes = panels((9.5, 1.75 * len(steps) + 0.9), rows=len(steps), sharex=True)
     before = max(1e3 * (_start(step) - step.forward[0]) for step in steps.values())
     after = max(1e3 * (_end(step) - _start(step)) for step in steps.values())
-    for axes, (title, step) in zip(each, steps.items(), strict=True):
+    for axes, (title, step) in zip(all_axes, steps.items(), strict=True):
         _draw_step(axes, step, names, before + after)
         axes.set_title(title, fontsize=11, loc="left")
-    each[-1].set_xlim(-before, after + 0.17 * (before + after))
-    each[-1].set_xlabel("Time since the backward pass began (ms)")
+    all_axes[-1].set_xlim(-before, after + 0.17 * (before + after))
+    all_axes[-1].set_xlabel("Time since the backward pass began (ms)")
     styles = {
         "forward pass": FORWARD_STYLE,
         "backward pass, by layer": BACKWARD_STYLE,
@@ -142,8 +142,8 @@ def memory_over_step(steps: Mapping[str, tuple[Curve, Curve, float, float]]) -> 
     Each has two arrays (n,), times since the step began (s) and the most bytes per parameter since the time
     before, and when its forward pass and its backward pass ended. The backward pass is shaded.
     """
-    figure, each = panels((9.5, 3.2), columns=len(steps), sharex=True, sharey=True)
-    for k, (axes, name) in enumerate(zip(each, steps, strict=True)):
+    figure, all_axes = panels((9.5, 3.2), columns=len(steps), sharex=True, sharey=True)
+    for k, (axes, name) in enumerate(zip(all_axes, steps, strict=True)):
         seconds, nbytes, forward_s, backward_s = steps[name]
         times = 1e3 * np.asarray(seconds)
         axes.fill_between(times, nbytes, step="pre", color=COLOURS[k], alpha=0.35, linewidth=0)
@@ -152,7 +152,7 @@ def memory_over_step(steps: Mapping[str, tuple[Curve, Curve, float, float]]) -> 
         axes.axhline(max(nbytes), color=INK, linewidth=1, linestyle=":")
         axes.set_title(f"{name}\npeak {max(nbytes):.1f}", fontsize=10)
         axes.set_xlabel("Time (ms)")
-    each[0].set(ylabel="Memory (bytes per parameter)", ylim=(0, None))
+    all_axes[0].set(ylabel="Memory (bytes per parameter)", ylim=(0, None))
     return figure
 
 

@@ -102,10 +102,10 @@ def origins(value: float, before: Sequence[Held], rank: int) -> tuple[int, ...] 
         if len(sources) > 1:
             column = np.array([held[source][position] for source in sources])
             subsets = _subsets(len(sources))
-            found = np.flatnonzero(_equal(value, subsets @ column, subsets @ np.abs(column)))
-            if len(found):
+            matching = np.flatnonzero(_equal(value, subsets @ column, subsets @ np.abs(column)))
+            if len(matching):
                 return tuple(
-                    source for source, chosen in zip(sources, subsets[found[0]], strict=True) if chosen
+                    source for source, chosen in zip(sources, subsets[matching[0]], strict=True) if chosen
                 )
     return None
 

@@ -54,8 +54,8 @@ def traffic_by_rank(traffic: Mapping[str, Traffic], unit: str) -> Figure:
     `unit` says what was counted, for instance "values".
     """
     width = max(4.0, min(9.5, 2.4 * len(traffic) + 1))
-    figure, each = panels((width, 3.4), columns=len(traffic), sharey=True)
-    for axes, (name, counted) in zip(each, traffic.items(), strict=True):
+    figure, all_axes = panels((width, 3.4), columns=len(traffic), sharey=True)
+    for axes, (name, counted) in zip(all_axes, traffic.items(), strict=True):
         ranks, style = np.arange(len(counted.sent)), {"edgecolor": INK, "linewidth": 0.5}
         # Two greys: the colours are those of ranks.
         axes.bar(ranks, counted.sent, color=SENT, label="sent", **style)
@@ -65,8 +65,10 @@ def traffic_by_rank(traffic: Mapping[str, Traffic], unit: str) -> Figure:
         axes.set_xlabel("Rank")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    each[0].set_ylabel(f"Traffic: sent + received ({unit})")
-    figure.legend(*each[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    all_axes[0].set_ylabel(f"Traffic: sent + received ({unit})")
+    figure.legend(
+        *all_axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False
+    )
     return figure
 
 
@@ -109,8 +111,8 @@ def timelines(networks: Mapping[str, Sequence[TimedTransfer]]) -> Figure:
     A bar has the colour of the rank that sends. A frame marks the longest wait.
     """
     p = 1 + max((max(timed.transfer[:2]) for timeline in networks.values() for timed in timeline), default=0)
-    figure, each = panels((9.5, (0.36 * p + 0.8) * len(networks) + 0.3), rows=len(networks))
-    for axes, (name, timeline) in zip(each, networks.items(), strict=True):
+    figure, all_axes = panels((9.5, (0.36 * p + 0.8) * len(networks) + 0.3), rows=len(networks))
+    for axes, (name, timeline) in zip(all_axes, networks.items(), strict=True):
         last = 1e3 * max((timed.end for timed in timeline), default=1.0)
         for _, (source, dest, *_), start, end in timeline:
             left, width = 1e3 * start, 1e3 * (end - start)
@@ -130,15 +132,17 @@ def timelines(networks: Mapping[str, Sequence[TimedTransfer]]) -> Figure:
         axes.set_yticks(range(p), [f"rank {rank}" for rank in range(p)])
         axes.set_ylim(p - 0.4, -0.6)
         axes.set(xlim=(0, last), xlabel="Time (ms)")
-    each[-1].set_xlabel("Time since the start (ms); full: sent, hatched: received, in the sender's colour")
+    all_axes[-1].set_xlabel(
+        "Time since the start (ms); full: sent, hatched: received, in the sender's colour"
+    )
     return figure
 
 
 def _stripes(axes: Axes, held: np.ndarray, across: tuple[float, float], down: tuple[float, float]) -> None:
     """Draw what ranks hold, one row per rank, lines between cells. Shape: held (ranks, chunks, p)."""
     ranks, chunks, p = held.shape
-    own = np.array([to_rgb(colour(rank)) for rank in range(p)])
-    image = np.where(held[..., None] > 0, own, 1.0)
+    own_colours = np.array([to_rgb(colour(rank)) for rank in range(p)])
+    image = np.where(held[..., None] > 0, own_colours, 1.0)
     image[held > 1] = to_rgb(WRONG)
     axes.imshow(
         image.reshape(ranks, chunks * p, 3),

@@ -73,7 +73,12 @@ def fit_cost_model(measurements: Iterable[Measurement]) -> FittedModel:
     model = INITIAL_GUESS
     for _ in range(MAX_ITERATIONS):
         # Divided by the measured time, the terms of a perfect fit add up to 1.
-        terms = np.array([cost_terms(each.schedule, each.nbytes, model) / each.seconds for each in measured])
+        terms = np.array(
+            [
+                cost_terms(measurement.schedule, measurement.nbytes, model) / measurement.seconds
+                for measurement in measured
+            ]
+        )
         previous, (model, standard_errors) = model, _least_squares(terms)
         if np.allclose(previous, model, rtol=1e-9, atol=0):
             break
@@ -102,7 +107,7 @@ def _least_squares(terms: np.ndarray) -> tuple[CostModel, CostModel]:
             # The part of this parameter's terms that no combination of the others can replace.
             others = terms[:, [other for other in chosen if other != column]]
             fitted = others @ np.linalg.lstsq(others, terms[:, column], rcond=None)[0]
-            own = np.linalg.norm(terms[:, column] - fitted)
-            if own > DISTINCT * scale[column]:
-                errors[column] = deviation / own
+            distance = np.linalg.norm(terms[:, column] - fitted)
+            if distance > DISTINCT * scale[column]:
+                errors[column] = deviation / distance
     return CostModel(*best.tolist()), CostModel(*errors.tolist())

@@ -199,12 +199,12 @@ def longest_wait(timeline: Sequence[TimedTransfer]) -> Wait | None:
     reached: dict[int, float] = {}
     for number, timed in groupby(sorted(timeline), attrgetter("round")):
         before = dict(reached)  # when each rank has reached this round
-        for each in sorted(timed, key=attrgetter("start")):
-            source, dest, *_ = each.transfer
+        for timed_transfer in sorted(timed, key=attrgetter("start")):
+            source, dest, *_ = timed_transfer.transfer
             for rank, peer in ((source, dest), (dest, source)):
                 start = reached.get(rank, 0.0)
-                late = before.get(peer, 0.0) > each.start - LEAST_WAIT_S
-                waits.append(Wait(rank, number, start, each.start, each.transfer, late))
-                reached[rank] = max(start, each.end)
+                late = before.get(peer, 0.0) > timed_transfer.start - LEAST_WAIT_S
+                waits.append(Wait(rank, number, start, timed_transfer.start, timed_transfer.transfer, late))
+                reached[rank] = max(start, timed_transfer.end)
     longest = max(waits, key=lambda wait: wait.end - wait.start, default=None)
     return longest if longest and longest.end - longest.start >= LEAST_WAIT_S else None

@@ -23,7 +23,7 @@ _NAMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__all__":
-        return [each for names in _NAMES.values() for each in names]
+        return [public_name for names in _NAMES.values() for public_name in names]
     for module, names in _NAMES.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)

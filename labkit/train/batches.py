@@ -134,8 +134,8 @@ class Batches:
         if augmentation:
 
             def augment(epoch: int) -> Callable[[np.ndarray, slice], np.ndarray]:
-                own = indices(epoch)
-                return lambda x, part: augmentation(x, own[part], seed, epoch)
+                own_indices = indices(epoch)
+                return lambda x, part: augmentation(x, own_indices[part], seed, epoch)
 
             batches._augment = augment
             batches.about["augmentation"] = str(augmentation)

@@ -100,10 +100,10 @@ def links(bottlenecks: Sequence[Bottleneck], size: int, default: Link | None = N
             "the factor applies to"
         )
     common = default or Link()
-    found = [common] * size
+    links_of_ranks = [common] * size
     for rank, one in slow.items():
-        found[rank] = one.link or common.slower(one.factor)
-    return found if slow or default else None
+        links_of_ranks[rank] = one.link or common.slower(one.factor)
+    return links_of_ranks if slow or default else None
 
 
 class Straggler(Callback):
@@ -115,10 +115,10 @@ class Straggler(Callback):
     """
 
     def __init__(self, bottlenecks: Sequence[Bottleneck], rank: int, seed: int = 0) -> None:
-        own = [one for one in bottlenecks if one.rank == rank]
-        self.factor = max((one.factor for one in own if one.kind == "slow-processor"), default=1.0)
-        self._jitter_s = sum(one.seconds for one in own if one.kind == "jitter")
-        self._pauses_s = {one.step: one.seconds for one in own if one.kind == "pause"}
+        of_this_rank = [one for one in bottlenecks if one.rank == rank]
+        self.factor = max((one.factor for one in of_this_rank if one.kind == "slow-processor"), default=1.0)
+        self._jitter_s = sum(one.seconds for one in of_this_rank if one.kind == "jitter")
+        self._pauses_s = {one.step: one.seconds for one in of_this_rank if one.kind == "pause"}
         self._step = 0
         self._began = 0.0
         self._random = np.random.default_rng((seed, rank))

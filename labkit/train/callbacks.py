@@ -154,14 +154,14 @@ class Timeline(Callback):
 
     def state(self) -> dict[str, np.ndarray]:
         """Return this rank's steps so far, an array for each field."""
-        names = [each.name for each in fields(Step) if each.name not in WITHOUT_SPANS]
+        names = [field.name for field in fields(Step) if field.name not in WITHOUT_SPANS]
         steps = self._own()
         columns = {name: np.array([getattr(step, name) for step in steps]) for name in names}
         return {**columns, "total_s": np.array(self.total_s)}
 
     def check(self, state: Mapping[str, np.ndarray], done: int) -> None:
         """Raise ValueError unless `state` has a number for each field of the same steps."""
-        names = [each.name for each in fields(Step) if each.name not in WITHOUT_SPANS]
+        names = [field.name for field in fields(Step) if field.name not in WITHOUT_SPANS]
         steps = min(done, MOST)
         for name in sorted({*names, "total_s"} | state.keys()):
             array, shape = state.get(name), () if name == "total_s" else (steps,)

@@ -42,7 +42,10 @@ def _has_every_iteration(record: Record) -> bool:
     numbers: dict[str, list[int]] = {}
     for row in record.iterations:
         numbers.setdefault(row["rank"], []).append(int(row["iteration"]))
-    without_gaps = (own == list(range(own[0], own[0] + len(own))) for own in numbers.values())
+    without_gaps = (
+        own_numbers == list(range(own_numbers[0], own_numbers[0] + len(own_numbers)))
+        for own_numbers in numbers.values()
+    )
     return len(numbers) == record.run["ranks"] and all(without_gaps)
 
 

@@ -93,7 +93,7 @@ class Saving:
         self._averaging, self._all_equal = averaging, not run["average_after_step"]
         self._comm, self._checkpoints, self._buffers = comm, checkpoints, run["buffers"]
         self._held, self._any_ranks = held, any_ranks
-        self._callbacks = {type(each).__name__: each for each in callbacks}
+        self._callbacks = {type(callback).__name__: callback for callback in callbacks}
         self._last = "there is none yet"
         self._received = np.zeros(2, np.int32)  # SIGUSR1, SIGTERM
         self._handlers: dict[int, Handler] = {}  # the handlers before the run
@@ -172,12 +172,12 @@ class Saving:
         parts, arrays = all_or_none(comm, read)
         if self._all_equal:
             self._averaging.restore(arrays)
-        self.rows, own = comm.scatter(parts)
+        self.rows, own_state = comm.scatter(parts)
         for name, array in self._own.items():
-            array[...] = own[name]
+            array[...] = own_state[name]
         for name, callback in self._callbacks.items():
             before = f"record/{name}/"
-            state = {key.removeprefix(before): own[key] for key in own if key.startswith(before)}
+            state = {key.removeprefix(before): own_state[key] for key in own_state if key.startswith(before)}
             if state:
                 callback.resume(state)
         self._last = f"the last one is that {_reached(self.rows)}"
@@ -196,15 +196,15 @@ class Saving:
         if gathered:
             samples, rows_of_ranks, owns = zip(*gathered, strict=True)
             at = {"done": done, "epoch": rows[-1].epoch, "step": rows[-1].steps}
-            own = {f"rank {rank}/{name}": each[name] for rank, each in enumerate(owns) for name in each}
+            own = {f"rank {rank}/{name}": state[name] for rank, state in enumerate(owns) for name in state}
             about = {
                 "run": self._about,
                 "settings": self._checkpoints.settings,
                 "samples": samples,
-                "progress": [{**at, "rows": each} for each in rows_of_ranks],
+                "progress": [{**at, "rows": rows_of_rank} for rows_of_rank in rows_of_ranks],
             }
             try:
-                weights = [*replicated.values(), *(each[name] for each in owns for name in self._own)]
+                weights = [*replicated.values(), *(state[name] for state in owns for name in self._own)]
                 if not all(np.isfinite(array).all() for array in weights):
                     raise OSError("the weights are no longer finite")
                 write_checkpoint(file, about, {**replicated, **own})
@@ -219,12 +219,12 @@ class Saving:
 
     def _check(self, about: Mapping[str, Any]) -> None:
         """Raise ValueError if a checkpoint described by `about` does not fit the run."""
-        found = about["run"]
+        run = about["run"]
         for name, expected in self._about.items():
-            if name not in found or found[name] != expected:
+            if name not in run or run[name] != expected:
                 raise ValueError(
                     f"cannot resume: expected a checkpoint of a run with {name} {_short(expected)}, as in "
-                    f"this run, found one with {_short(found.get(name))}"
+                    f"this run, found one with {_short(run.get(name))}"
                 )
         ranks, why = len(about["progress"]), ""
         of_each_rank = self._own.keys() - {"residual"}
@@ -266,10 +266,10 @@ class Saving:
             expected |= records
         file = self._checkpoints.file
         for name in sorted(expected.keys() | arrays.keys()):
-            found, like = arrays.get(name), expected.get(name)
-            if found is None or like is None or (found.shape, found.dtype) != (like.shape, like.dtype):
+            stored, like = arrays.get(name), expected.get(name)
+            if stored is None or like is None or (stored.shape, stored.dtype) != (like.shape, like.dtype):
                 raise ValueError(
-                    f"{file} does not fit the run: {name} is {_form(found)}, expected {_form(like)}"
+                    f"{file} does not fit the run: {name} is {_form(stored)}, expected {_form(like)}"
                 )
 
     def _parts(
@@ -281,28 +281,28 @@ class Saving:
         Then the epoch's global loss and accuracy are exact, while the local ones may mix those of several
         ranks. Times are those of the slowest rank.
         """
-        before = [[Epoch(**row) for row in each["rows"]] for each in about["progress"]]
-        own: list[dict[str, np.ndarray]] = [{} for _ in before]
+        before = [[Epoch(**row) for row in state["rows"]] for state in about["progress"]]
+        states: list[dict[str, np.ndarray]] = [{} for _ in before]
         for name, array in arrays.items():
             if name.startswith("rank "):
                 number, _, inner = name.removeprefix("rank ").partition("/")
-                own[int(number)][inner] = array
+                states[int(number)][inner] = array
         p = self._comm.size
         if len(before) == p:
-            return list(zip(before, own, strict=True))
-        shared = {name: own[0][name] for name in self._own}
+            return list(zip(before, states, strict=True))
+        shared = {name: states[0][name] for name in self._own}
         if "buffers" in shared and self._buffers == "average":
-            buffers = [each["buffers"] for each in own]
+            buffers = [state["buffers"] for state in states]
             shared["buffers"] = np.average(buffers, axis=0, weights=about["samples"])
         if "residual" in shared:  # the ranks take equal parts of what all of them together have not sent
-            shared["residual"] = np.sum([each["residual"] for each in own], axis=0) / p
+            shared["residual"] = np.sum([state["residual"] for state in states], axis=0) / p
         last, parts = [rows.pop() for rows in before], []
         for rank in range(p):
             row = Epoch(last[0].epoch, rank, steps=last[0].steps)
             for name in "samples", "loss_sum", "correct":
-                setattr(row, name, sum(getattr(each, name) for each in last[rank::p]))
+                setattr(row, name, sum(getattr(other, name) for other in last[rank::p]))
             for name in "wait_s", "transfer_s", "time_s":
-                setattr(row, name, max(getattr(each, name) for each in last))
+                setattr(row, name, max(getattr(other, name) for other in last))
             parts.append(([*chain(*before[rank::p]), row], shared))
         return parts
 
@@ -388,7 +388,7 @@ def check_description(about: Mapping[str, Any]) -> None:
             )
         for row in reached["rows"]:
             check_fields(Epoch, row)
-            if {"epoch", "rank"} - row.keys() or row.keys() - {each.name for each in fields(Epoch)}:
+            if {"epoch", "rank"} - row.keys() or row.keys() - {column.name for column in fields(Epoch)}:
                 raise ValueError(f"expected the record of an epoch, found {shortened(row)}")
 
 

@@ -61,18 +61,20 @@ PRINTED: dict[str, dict[str, tuple[str, str, float]]] = {
 
 def printed(preset: str) -> dict[str, list[float]]:
     """Return the figures that a preset's report prints, one for each rank (nan: not printed) or for all."""
-    chosen, found = PRESETS[preset], {}
+    chosen, figures_by_name = PRESETS[preset], {}
     for name, (table, column, unit) in PRINTED.get(chosen.report, {}).items():
         columns = reports.read(table)
         if chosen.set_up == "ring" and "epoch 100" in name:
-            found[name] = reports.read("e_ring_last")[column] / unit  # of each rank
+            figures_by_name[name] = reports.read("e_ring_last")[column] / unit  # of each rank
         elif chosen.report == "A":
             for epoch in np.unique(columns["epoch"]):
-                found[name.format(epoch)] = columns[column][columns["epoch"] == epoch] / unit
+                figures_by_name[name.format(epoch)] = columns[column][columns["epoch"] == epoch] / unit
         else:
             set_ups = columns["set_up" if "set_up" in columns else "algorithm"]
-            found[name] = columns[column][set_ups == chosen.set_up] / unit
-    return {name: figures.tolist() for name, figures in found.items() if not np.isnan(figures).all()}
+            figures_by_name[name] = columns[column][set_ups == chosen.set_up] / unit
+    return {
+        name: figures.tolist() for name, figures in figures_by_name.items() if not np.isnan(figures).all()
+    }
 
 
 def beside(

@@ -227,7 +227,7 @@ def _no_overlap(
     if shard_state == "none" and buckets is None:
         return None
     without = "no buckets" if shard_state == "none" else "shard_state none"
-    readers = sorted({type(each).__name__ for each in callbacks if each.reads_gradients})
+    readers = sorted({type(callback).__name__ for callback in callbacks if callback.reads_gradients})
     if readers:
         return (
             f"expected {without} with {', '.join(readers)}, which reads each rank's own gradient: it is "
@@ -260,7 +260,7 @@ def end_epoch(comm: MPI.Intracomm, model: Model, row: Epoch, held: int, settings
     losses, correct, samples = np.array(comm.allgather((row.loss_sum, row.correct, row.samples))).T
     row.local_loss, row.global_loss = row.loss_sum / n, float(losses.sum() / samples.sum())
     if not math.isfinite(row.global_loss):
-        local = ", ".join(f"{each:.3g} on rank {rank}" for rank, each in enumerate(losses / samples))
+        local = ", ".join(f"{loss:.3g} on rank {rank}" for rank, loss in enumerate(losses / samples))
         raise CollectiveError(
             f"the loss is {row.global_loss} in epoch {row.epoch} ({local}), expected a finite one: the "
             "training diverges or the data are not finite; try a lower learning rate"
@@ -315,14 +315,14 @@ def check_replicas(comm: MPI.Intracomm, array: np.ndarray, when: str, what: str)
     CollectiveError on every rank if they differ: the message names the ranks that differ from the majority,
     or from rank 0 if there is none.
     """
-    found = comm.allgather(hash_of(array))
-    common = Counter(found).most_common(1)[0][0]  # the first in the order of ranks, if there is a tie
-    others = [rank for rank, each in enumerate(found) if each != common]
+    digests = comm.allgather(hash_of(array))
+    common = Counter(digests).most_common(1)[0][0]  # the first in the order of ranks, if there is a tie
+    others = [rank for rank, digest in enumerate(digests) if digest != common]
     if others:
-        equal = [rank for rank, each in enumerate(found) if each == common]
+        equal = [rank for rank, digest in enumerate(digests) if digest == common]
         raise CollectiveError(
             f"{when}, {ranks_phrase(others, comm.size)}: {what} have the hash "
-            f"{', '.join(found[rank][:8] for rank in others)}, expected {common[:8]} as on "
+            f"{', '.join(digests[rank][:8] for rank in others)}, expected {common[:8]} as on "
             f"{ranks_phrase(equal, comm.size)}. A rank has changed its own model, or "
             "averaging gave the ranks different results; to go on regardless, set check_weights=False"
         )
@@ -378,9 +378,9 @@ class LocalGradient:
         def add(start: int) -> None:
             """Add the sum to the entries that have just been completed."""
             nonlocal incomplete
-            own = grads[start:incomplete]
-            own *= grads.dtype.type(fraction)
-            own += self._sum[start:incomplete]
+            accumulated = grads[start:incomplete]
+            accumulated *= grads.dtype.type(fraction)
+            accumulated += self._sum[start:incomplete]
             incomplete = start
             finished(start)
 

@@ -90,12 +90,12 @@ _E_HINT = (
 )
 
 
-def _b(about: str, **own: Any) -> Preset:
-    return Preset("B", about, 4, "report-a", {**_A, **own}, against="report-a", hint=_B_HINT)
+def _b(about: str, **settings: Any) -> Preset:
+    return Preset("B", about, 4, "report-a", {**_A, **settings}, against="report-a", hint=_B_HINT)
 
 
-def _c(set_up: str, about: str, ranks: int = 4, **own: Any) -> Preset:
-    return Preset("C", about, ranks, "cifar10", {**_C, **own}, set_up)
+def _c(set_up: str, about: str, ranks: int = 4, **settings: Any) -> Preset:
+    return Preset("C", about, ranks, "cifar10", {**_C, **settings}, set_up)
 
 
 def _d(set_up: str, about: str, algorithm: str) -> Preset:

@@ -116,7 +116,9 @@ def start_lines(settings: Settings, about: Mapping[str, Any], parameters: int, s
     ranks: dict[str, list[int]] = {}
     for rank, host in enumerate(about["hosts"]):
         ranks.setdefault(host, []).append(rank)
-    lines.append("; ".join(f"{ranks_phrase(own)} on {host}" for host, own in ranks.items()))
+    lines.append(
+        "; ".join(f"{ranks_phrase(ranks_of_host)} on {host}" for host, ranks_of_host in ranks.items())
+    )
     if about.get("auto") == "shared-memory":
         lines.append("gradients averaged in shared memory (--algorithm auto)")
     return "\n".join(lines)
@@ -131,7 +133,9 @@ def terminal_columns() -> int:
     with suppress(OSError, psutil.Error):
         if sys.stderr.isatty():
             return os.get_terminal_size(sys.stderr.fileno()).columns or BAR
-        launchers = [each.pid for each in psutil.Process().parents() if each.name().startswith(LAUNCHERS)]
+        launchers = [
+            parent.pid for parent in psutil.Process().parents() if parent.name().startswith(LAUNCHERS)
+        ]
         output = f"/proc/{launchers[-1]}/fd/2" if launchers else ""
         if output and os.readlink(output).startswith(TERMINALS):
             with open(output, opener=lambda path, flags: os.open(path, flags | os.O_NOCTTY)) as terminal:

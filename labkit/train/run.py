@@ -222,10 +222,10 @@ def _run(  # noqa: PLR0915 (a run from its model to its files)
 
     tested = evaluate(model, dataset)
     samples = sum(row.samples for row in rows)
-    found = f"test loss {tested['test_loss']:.4f}"
+    result = f"test loss {tested['test_loss']:.4f}"
     if tested["test_accuracy"] is not None:
-        found += f", test accuracy {100 * tested['test_accuracy']:.2f} %"
-    printer.say(f"{found}; trained for {total_s:.3g} s, {samples / total_s:,.0f} samples/s")
+        result += f", test accuracy {100 * tested['test_accuracy']:.2f} %"
+    printer.say(f"{result}; trained for {total_s:.3g} s, {samples / total_s:,.0f} samples/s")
     about["ended"] = comm.gather(
         {
             "rank": comm.rank,

@@ -102,9 +102,9 @@ def save_record(directory: Path, model: Model, rows: Sequence[Epoch], run: Mappi
 
     Numbers that JSON does not have (NaN, infinity) are null.
     """
-    made = {"name": model.name, "shape": list(model.input_shape), "outputs": model.outputs}
-    found = json.dumps({**run, "model": made, "epochs": [asdict(row) for row in rows]})
-    strict = json.loads(found, parse_constant=lambda word: None)
+    about_model = {"name": model.name, "shape": list(model.input_shape), "outputs": model.outputs}
+    content = json.dumps({**run, "model": about_model, "epochs": [asdict(row) for row in rows]})
+    strict = json.loads(content, parse_constant=lambda word: None)
     with atomic_write(directory / "run.json") as out:
         out.write(json.dumps(strict, indent=2, allow_nan=False).encode() + b"\n")
 
@@ -166,8 +166,8 @@ def fractions(table: np.ndarray) -> dict[str, np.ndarray]:
     """
     later = without_first(table)
     whole = later["time_s"].sum(axis=1)
-    found = {part: later[column].sum(axis=1) / whole for part, column in PARTS.items()}
-    return {**found, "rest": 1 - sum(found.values())}
+    by_part = {part: later[column].sum(axis=1) / whole for part, column in PARTS.items()}
+    return {**by_part, "rest": 1 - sum(by_part.values())}
 
 
 def load_run(directory: str | Path) -> Model:
@@ -177,9 +177,9 @@ def load_run(directory: str | Path) -> Model:
     """
     directory = Path(directory)
     try:
-        made = json.loads((directory / "run.json").read_text())["model"]
-        size = tuple(made["shape"]) if len(made["shape"]) > 1 else made["shape"][0]
-        model = MODELS[made["name"]](size, made["outputs"])
+        about_model = json.loads((directory / "run.json").read_text())["model"]
+        size = tuple(about_model["shape"]) if len(about_model["shape"]) > 1 else about_model["shape"][0]
+        model = MODELS[about_model["name"]](size, about_model["outputs"])
         load_model(model, directory / "model.npz")
     except FileNotFoundError as error:
         raise ValueError(f"{directory} holds no complete run: there is no {error.filename}") from None

@@ -256,7 +256,7 @@ class Settings:
         if settings["batch"] is not None and settings["shard"] == "contiguous" and "shard" not in chosen:
             settings["shard"] = "strided"  # then small steps are the same for any number of ranks
         settings["bottleneck"] = tuple(settings.get("bottleneck", ()))
-        names = {each.name for each in fields(cls)}
+        names = {setting.name for setting in fields(cls)}
         return cls(**{name: value for name, value in settings.items() if name in names})
 
     @property
@@ -277,10 +277,10 @@ class Settings:
     def command_line(self, ranks: int) -> str:
         """Return the command that repeats a run; its --out comes last, without a folder."""
         words = ["mpiexec", "-n", str(ranks), "labkit", "train"]
-        for each in fields(self):
-            value, option = getattr(self, each.name), "--" + each.name.replace("_", "-")
+        for setting in fields(self):
+            value, option = getattr(self, setting.name), "--" + setting.name.replace("_", "-")
             if isinstance(value, bool):
-                if value != each.default:
+                if value != setting.default:
                     words.append(option if value else option.replace("--", "--no-", 1))
             elif isinstance(value, tuple):
                 words += [word for entry in value for word in (option, str(entry))]

@@ -98,8 +98,10 @@ class Sharded(Overlapped):
         first, last = (start + chunk_bounds(stop - start, self._comm.size)[self._comm.rank :][:2]).tolist()
         mine = slice(first, last)
         params = self._model.params[mine] if self._keeps_params else self._model.params[mine].copy()
-        own = self._optimizer.on(params) if self._optimizer else None
-        update, state = (own.step, own.state()) if own else (partial(sgd_step, params), {})
+        own_optimizer = self._optimizer.on(params) if self._optimizer else None
+        update, state = (
+            (own_optimizer.step, own_optimizer.state()) if own_optimizer else (partial(sgd_step, params), {})
+        )
         state = {"parameters": params, **state}
         return Part(slice(start, stop), mine, params, np.zeros_like(params), update, state)
 
@@ -203,9 +205,11 @@ class Sharded(Overlapped):
         whole: dict[str, np.ndarray] = {}
         for parts in self._comm.gather([(part.mine, part.state) for part in self._parts]) or []:
             for mine, state in parts:
-                for name, own in state.items():
-                    shape = self._grads.shape if own.ndim else ()
-                    whole.setdefault(name, np.empty(shape, own.dtype))[mine if own.ndim else ()] = own
+                for name, own_part in state.items():
+                    shape = self._grads.shape if own_part.ndim else ()
+                    whole.setdefault(name, np.empty(shape, own_part.dtype))[mine if own_part.ndim else ()] = (
+                        own_part
+                    )
         return whole
 
     def restore(self, whole: Mapping[str, np.ndarray]) -> None:

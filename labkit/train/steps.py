@@ -103,7 +103,9 @@ class Step:
             self,
             **bounds,
             layers=tuple((start, clock(end)) for start, end in self.layers),
-            transfers=tuple(BucketTimes(each.bucket, *map(clock, each[1:])) for each in self.transfers),
+            transfers=tuple(
+                BucketTimes(transfer.bucket, *map(clock, transfer[1:])) for transfer in self.transfers
+            ),
             gathers=tuple((clock(begin), clock(end)) for begin, end in self.gathers),
         )
 

@@ -31,7 +31,7 @@ def check_fields(kind: type, values: Any) -> None:
         if field.name not in values:
             continue
         value, annotation = values[field.name], str(field.type)
-        types = {found for name in annotation.split(" | ") for found in TYPES[name]}
+        types = {type_ for name in annotation.split(" | ") for type_ in TYPES[name]}
         if type(value) not in types or not _within(value, field.metadata):
             raise ValueError(f"expected {field.name} to be {annotation}, found {shortened(value)}")
 
@@ -51,7 +51,7 @@ def _within(value: Any, limits: Mapping[str, Any]) -> bool:
 def check_type(name: str, value: Any, *types: type) -> None:
     """Raise ValueError, which names the value, unless it is of one of the types."""
     if type(value) not in types:
-        expected = " or ".join(each.__name__ for each in types)
+        expected = " or ".join(kind.__name__ for kind in types)
         raise ValueError(f"expected {name} to be of type {expected}, found {shortened(value)}")
 
 

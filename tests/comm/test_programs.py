@@ -32,7 +32,7 @@ def test_a_missing_rank_is_an_error_on_unwatched_communicators() -> None:
     for call, waited_in, missing in (
         ("run", "ring_allreduce", "a message from rank 2"),
         ("algorithm", "ring_allreduce", "a message from rank 2"),
-        ("RingComm", "ring_allreduce", "the other ranks"),  # for its duplicate, in the MPI library
+        ("RingComm", "Allreduce", "the other ranks"),  # for its duplicate, in the MPI library
         ("used RingComm", "ring_allreduce", "a message from rank 2"),
         ("started", "ring_allreduce", "a message from rank 2"),
         ("shared memory", "shared-memory", "a message from rank 2"),

@@ -39,14 +39,14 @@ class Pair(NamedTuple):
 
 def pairs(notebook: Any) -> list[Pair]:
     """Return the exercises of an author's notebook in their order; `stub` is None if no cell defines it."""
-    found = []
+    pairs_of_cells = []
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for index, cell in enumerate(code):
         name = checked(cell)
         if name:
             above = [earlier for earlier in code[:index] if name in functions(earlier.source)]
-            found.append(Pair(name, above[-1] if above else None, cell))
-    return found
+            pairs_of_cells.append(Pair(name, above[-1] if above else None, cell))
+    return pairs_of_cells
 
 
 def answer(name: str, cells: list[Any]) -> str:
@@ -70,8 +70,12 @@ def answer_with_helpers(name: str, cells: list[Any], solved: Container[str]) -> 
     text = answer(name, cells)
     exercise = catalogue.find(name)
     # A notebook may define a function that has the name of another notebook's exercise.
-    of_notebook = {each.name for each in catalogue.exercises().values() if each.notebook == exercise.notebook}
-    unsolved = {each for each in of_notebook if each not in solved}
+    of_notebook = {
+        other_exercise.name
+        for other_exercise in catalogue.exercises().values()
+        if other_exercise.notebook == exercise.notebook
+    }
+    unsolved = {other_name for other_name in of_notebook if other_name not in solved}
     texts, waiting = {name: text}, [text]
     while waiting:
         for other in answers.names_used(waiting.pop(), exercise.prelude):
@@ -131,11 +135,11 @@ def functions(source: str) -> dict[str, ast.FunctionDef]:
 def lambdas(source: str) -> dict[str, ast.Assign]:
     """Return the functions that a cell defines at its top level as `name = lambda …`."""
     tree = answers.parsed(without_magic(source)[1])
-    found: dict[str, ast.Assign] = {}
+    assignments: dict[str, ast.Assign] = {}
     for node in tree.body if tree is not None else ():
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
-            found |= {target.id: node for target in node.targets if isinstance(target, ast.Name)}
-    return found
+            assignments |= {target.id: node for target in node.targets if isinstance(target, ast.Name)}
+    return assignments
 
 
 def defines(source: str, name: str) -> bool:

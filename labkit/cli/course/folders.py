@@ -80,19 +80,19 @@ def contents(
 
 def _documents(texts: Iterable[str], origin: Path, root: Path) -> set[Path]:
     """Return the documents that texts of the file `origin` link to, and those that these link to."""
-    found: set[Path] = set()
+    documents: set[Path] = set()
     new = {target for text in texts for target in _targets(text, origin)}
     while new:
         new = {
             path
-            for path in new - found
+            for path in new - documents
             if path.is_file()
             and any(root / name in path.parents for name in DOCUMENTS)
             and path not in [root / name for name in NOT_COPIED]
         }
-        found |= new
+        documents |= new
         new = {target for path in new if path.suffix == ".md" for target in _targets(path.read_text(), path)}
-    return found
+    return documents
 
 
 def _targets(text: str, origin: Path) -> list[Path]:
@@ -130,7 +130,7 @@ def update(originals: Path, copies: Path) -> list[str]:
 def _update(files: dict[Path, bytes], copies: Path) -> list[str]:
     record = _read(copies / RECORD)
     origins: dict[str, str] = {}
-    made, refreshed, old, kept = [], [], [], []
+    copied, refreshed, old, unchanged = [], [], [], []
     for place, content in sorted(files.items()):
         name, copy, newest = place.as_posix(), copies / place, fingerprint(content)
         # A copy without an origin (the record is lost): assume the newest, and say nothing.
@@ -140,7 +140,7 @@ def _update(files: dict[Path, bytes], copies: Path) -> list[str]:
         now = copy.read_bytes() if exists else b""
         mine = fingerprint(now) if exists else ""
         if not exists:
-            made.append(name)
+            copied.append(name)
         elif mine == newest:
             if name in record and origin == newest:
                 origins[name] = record[name]
@@ -152,7 +152,7 @@ def _update(files: dict[Path, bytes], copies: Path) -> list[str]:
         else:
             origins[name] = record.get(name, newest)
             if origin != newest:
-                kept.append(
+                unchanged.append(
                     f"{copy} is kept because you have changed it, but there is a newer version. "
                     f"For the new version, rename your copy and start again."
                 )
@@ -164,14 +164,16 @@ def _update(files: dict[Path, bytes], copies: Path) -> list[str]:
         with atomic_write(copies / RECORD) as file:
             file.write(json.dumps(origins, indent=1).encode())
     lines = []
-    if made:
-        new = "your own copies of the notebooks" if len(made) == len(origins) else f"new: {', '.join(made)}"
+    if copied:
+        new = (
+            "your own copies of the notebooks" if len(copied) == len(origins) else f"new: {', '.join(copied)}"
+        )
         lines.append(f"{copies}: {new}")
     if refreshed:
         lines.append(f"{copies}: replaced by newer versions: {', '.join(refreshed)}")
     if old:
         lines.append(f"{copies}: your runs of the older versions are in {', '.join(old)}")
-    return lines + kept
+    return lines + unchanged
 
 
 def _hash(content: bytes) -> str:

@@ -204,12 +204,12 @@ def output(name: str, text: str) -> Any:
     exercise = catalogue.find(name)
     if not text.strip() or is_stub(text, name):
         return _error("NotWritten", f"{name}: not written.")
-    found = grade_text(exercise, text, sandboxed=has_sandbox())
-    if found.check_failed:
-        raise NotGraded(f"{name}: the check itself failed: {found.finding}")
-    if not found.passed:
-        return _error("NotCorrect", f"{name}: not correct: {found.finding}.")
-    return new_output("stream", name="stdout", text=f"{name}: correct ({found.cases} cases).\n")
+    verdict = grade_text(exercise, text, sandboxed=has_sandbox())
+    if verdict.check_failed:
+        raise NotGraded(f"{name}: the check itself failed: {verdict.finding}")
+    if not verdict.passed:
+        return _error("NotCorrect", f"{name}: not correct: {verdict.finding}.")
+    return new_output("stream", name="stdout", text=f"{name}: correct ({verdict.cases} cases).\n")
 
 
 def _error(kind: str, words: str) -> Any:

@@ -455,7 +455,9 @@ def signature_of_class(cls: type) -> str:
         if function is not None:
             return signature_of(function, is_bound=True).partition(" -> ")[0]
     match = SIGNATURE_LINE.match(documentation_of(cls))
-    return match[1] if match else (text_of(cls, "__text_signature__") if module_of(cls) == "builtins" else "")
+    if match:
+        return match[1]
+    return text_of(cls, "__text_signature__") if module_of(cls) == "builtins" else ""
 
 
 def signature_in_c(value: Any, *, is_bound: bool) -> str:

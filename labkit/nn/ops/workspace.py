@@ -26,10 +26,10 @@ class Workspace:
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
         """Return an uninitialised contiguous array, in the memory of the last one of that name if it fits."""
         size = math.prod(shape)
-        kept = self._kept.get(name)
-        if kept is None or kept.size < size or kept.dtype != dtype:
-            kept = self._kept[name] = np.empty(size, dtype)
-        return kept[:size].reshape(shape)
+        buffer = self._kept.get(name)
+        if buffer is None or buffer.size < size or buffer.dtype != dtype:
+            buffer = self._kept[name] = np.empty(size, dtype)
+        return buffer[:size].reshape(shape)
 
     def like(self, name: str, x: np.ndarray, shape: tuple[int, ...] | None = None) -> np.ndarray:
         """Return an uninitialised array with x's dtype and memory layout, and x's shape unless given.
