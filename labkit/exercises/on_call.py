@@ -96,11 +96,11 @@ TICKETS = (
         ("slow rank", "slow link", "none"),
     ),
     Ticket(
-        "On one rank the job reaches a better accuracy than on all of them.",
+        "With the same samples, several ranks end with another model than one rank.",
         ("plain mean", "same shard", "other start", "late average"),
     ),
     Ticket(
-        "The loss stalls above that of last week's job.",
+        "The loss ends above that of last week's job, on the same data.",
         ("plain mean", "same shard", "other start", "late average", "none"),
     ),
     Ticket("The log ends in step 6, and nobody has seen an error.", ("branch", "slow link", "none")),
@@ -246,9 +246,12 @@ def nearest_rivals(cause: str, possible: Iterable[str]) -> set[str]:
 
 
 def useless(measured: Sequence[str], truth: str, possible: Iterable[str]) -> int:
-    """Return how many measurements show nothing that separates the causes which are possible before them."""
+    """Return how many probes show nothing that separates the causes which are possible before them.
+
+    To measure the same again is free: a notebook's cells are run again.
+    """
     left, count = set(possible), 0
-    for probe in measured:
+    for probe in dict.fromkeys(measured):
         if len({_sign(cause, probe) for cause in left}) == 1:
             count += 1
         left = {cause for cause in left if _sign(cause, probe) == _sign(truth, probe)}
@@ -413,6 +416,9 @@ class Incident:
           excludes it. `because`: why it does, in your words.
         """
         refusal = ""
+        if isinstance(number, np.generic):
+            number = number.item()
+        filed = Diagnosis(cause, rank, rival, probe, number, " ".join(because.split()))
         if self.seed is None:
             refusal = "this job's fault is known: incident(seed) has a hidden one"
         elif self._is_closed:
@@ -425,12 +431,12 @@ class Incident:
             refusal = f"expected the probe that excludes {rival}, one of {', '.join(PROBES)}"
         elif not because.strip():
             refusal = "say in `because` why this number excludes the rival"
+        elif filed in self.tries:
+            refusal = "this is the diagnosis that you have filed; a second one must differ"
         if refusal or self.seed is None:
             print(wrapped(f"Not filed: {refusal}.", COLUMNS))
             return
-        if isinstance(number, np.generic):
-            number = number.item()
-        self.tries.append(Diagnosis(cause, rank, rival, probe, number, " ".join(because.split())))
+        self.tries.append(filed)
         self._keep()
         truth = _drawn(self.seed, self.p)
         score = judged(truth, ticket(self.seed).causes, self.measured, self.tries[-1])
@@ -444,7 +450,10 @@ class Incident:
         )
         if self._is_closed:
             where = "" if truth.rank is None else f" on rank {truth.rank}"
-            print(wrapped(f"It was: {truth.cause}{where}. Now repair the job, and compare.", COLUMNS))
+            to_do = (
+                "There is nothing to repair" if truth.cause == "none" else "Now repair the job, and compare"
+            )
+            print(f"It was: {truth.cause}{where}. {to_do}.")
         else:
             print(wrapped("Measure more, if you like. A second diagnosis counts half.", COLUMNS))
 
@@ -520,7 +529,8 @@ def check_table(table: Mapping[str, Iterable[str]]) -> None:
     for cause in CAUSES:
         missing = [probe for probe in PROBES if (cause, probe) not in _practised]
         if missing or ("none", "parts") not in _practised:
-            unmeasured.append(f"{cause} ({', '.join(missing) or 'and none'})")
+            left = "" if len(missing) == len(PROBES) else f" ({', '.join(missing) or 'and none'})"
+            unmeasured.append(f"{cause}{left}")
             continue
         measured = {
             probe

@@ -134,7 +134,7 @@ def test_one_measurement_may_decide_nothing() -> None:
         return on_call.useless(probes, "slow link", TUESDAY)
 
     assert [spare("pings"), spare("parts", "pings"), spare("sums", "parts")] == [0, 1, 1]
-    assert [spare("pings", "pings"), spare("sums", "mean", "pings")] == [1, 2]
+    assert [spare("pings", "pings"), spare("sums", "mean", "pings")] == [0, 2]
 
 
 def test_nearest_rivals_are_of_the_ticket_and_none_only_if_alone() -> None:
@@ -204,6 +204,8 @@ def test_only_a_complete_diagnosis_is_filed_and_a_second_one_counts_half(
     on_paper.diagnose("slow link", 1, **GOOD)
     said = " ".join(capsys.readouterr().out.split())
     assert "8 of 10 points" in said and "It was" not in said
+    on_paper.diagnose("slow link", 1, **GOOD)
+    assert "a second one must differ" in " ".join(capsys.readouterr().out.split())
     on_paper.diagnose("slow link", 3, **GOOD)
     said = " ".join(capsys.readouterr().out.split())
     assert "5 of 10 points" in said and "It was: slow link on rank 3" in said
