@@ -14,6 +14,7 @@ _HOMES = {
     **dict.fromkeys(("collect", "own", "to_ranks"), "labkit.exercises.collecting"),
     "contest": "labkit.exercises.allreduce_contest",
     "incident": "labkit.exercises.on_call",
+    "practice": "labkit.exercises.on_call",
     "progress": "labkit.exercises.record",
     "run_case": "labkit.exercises.watching",
 }

@@ -1,20 +1,13 @@
 """Incidents: a training job on the ranks has a hidden fault. A student measures, and files a diagnosis.
 
-Each experiment reads a set of findings. `CAUSES` says which findings a cause makes, so it is the table of
-causes and experiments, and the judge and the reference diagnosis use nothing else. A hand-in keeps what was
-measured and what the student said about it; its score is computed from that, never read. The job and what
-an experiment runs on the ranks are in `labkit/exercises/on_call_job.py`; this module loads no MPI.
+The job and what is measured on the ranks are in `labkit/exercises/on_call_job.py`; this module loads no MPI.
+A hand-in keeps what was measured and what the student said; its score is computed from that, never read.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass
-from functools import cache
-from itertools import combinations
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,728 +18,480 @@ from labkit.cluster import last_hang
 from labkit.cluster.errors import CellHung
 from labkit.exercises import record
 from labkit.files import read_input
-from labkit.text import COLUMNS, counted, ranks_phrase, wrapped
-from mpiwatch.report import Report, groups, render
+from labkit.text import COLUMNS, counted, wrapped
+from mpiwatch.report import render
 
-BUDGET_S = {1: 50.0, 2: 60.0}  # of machine time, by the number of faults
-LIMIT, LINK_LIMIT = 2.0, 3.0  # times as long as the fastest rank, or as the link's latency and bandwidth give
-THREADS_LIMIT, LARGE_PERCENT, MEAN_LIMIT = 1.3, 50, 1e-3
-LEAST_MS = 1.0  # to read a batch: shorter times do not matter, and differ by chance
-BRANCH_STEP = 5  # the first step in which the job can hang or a rank can meet a damaged sample
+LEAST_RANKS = 3  # with two, both ends of a link are equally slow, and no rank of it can be named
 JOB = "job"  # its name on the ranks
-POINTS = {"cause": 15, "rank": 15, "proof": 20, "reading": 20, "prediction": 10, "cost": 20}
-WORST_RMS = 0.2  # distance of the probabilities from the right ones, for which there are no points
-
-Rows = Sequence[Mapping[str, Any]]  # what an experiment has measured, one row a rank
-
-
-class Finding(NamedTuple):
-    """What stands out in an experiment: a word, and the rank, None if no single rank stands out."""
-
-    word: str
-    rank: int | None = None
-
-    def __str__(self) -> str:
-        return self.word if self.rank is None else f"{self.word} {self.rank}"
-
-
-class TooBusy(Exception):
-    """Other programs change the times so much that an experiment can neither accuse a rank nor clear it."""
-
-
-def stand_out(ratios: Mapping[int, float], noise: float, limit: float) -> list[int]:
-    """Return the ranks whose time is more than `limit` times what it should be.
-
-    `noise`: how many times as long a repetition can take by chance. Raise TooBusy if it could change this.
-    """
-    unsure = [rank for rank, ratio in ratios.items() if limit / noise < ratio <= limit * noise]
-    if unsure:
-        raise TooBusy(
-            f"too busy: repetitions differ by a factor of {noise:.1f}, so the times of "
-            f"{ranks_phrase(unsure)} decide nothing; end other programs and repeat the experiment"
-        )
-    return [rank for rank, ratio in ratios.items() if ratio > limit]
-
-
-def _by_rank(word: str, stands_out: Callable[[Mapping[str, Any]], bool]) -> Callable[[Rows], set[Finding]]:
-    """Return a reader that looks at each rank's row alone."""
-    return lambda rows: {Finding(word, rank) for rank, row in enumerate(rows) if stands_out(row)}
-
-
-def _read_phases(rows: Rows) -> set[Finding]:
-    found = set()
-    for word, column, least in (("load", "load ms", LEAST_MS), ("compute", "compute / fixed", 0.0)):
-        times = [max(float(row[column]), least) for row in rows]
-        ratios = {rank: time / min(times) for rank, time in enumerate(times)}
-        noise = max(float(row[f"{word} noise"]) for row in rows)
-        found |= {Finding(word, rank) for rank in stand_out(ratios, noise, LIMIT)}
-    return found
-
-
-def _read_links(rows: Rows) -> set[Finding]:
-    p = len(rows)
-    ratios = {
-        rank: min(rows[rank][f"to {other}"] for other in range(p) if other != rank) for rank in range(p)
-    }
-    slow = stand_out(ratios, max(float(row["noise"]) for row in rows), LINK_LIMIT)
-    return {Finding("link", rank if p > 2 else None) for rank in slow}
-
-
-def _read_weights(rows: Rows) -> set[Finding]:
-    found = {Finding("start", rank) for rank, row in enumerate(rows) if row["start"] != row["of the seed"]}
-    return found | ({Finding("differ")} if len({row["after 2 steps"] for row in rows}) > 1 else set())
-
-
-def _read_buckets(rows: Rows) -> set[Finding]:
-    found = {Finding("incomplete", rank) for rank, row in enumerate(rows) if row["incomplete"]}
-    return found | ({Finding("last")} if all(row["last bucket %"] > LARGE_PERCENT for row in rows) else set())
-
-
-def hang_rows(report: Report, p: int) -> list[dict[str, Any]]:
-    """Return what a hang report says as rows of `run`, one a rank."""
-    word, odd = "hang", report.missing()
-    if report.mismatch is not None:
-        largest, *others = (ranks for _, ranks in groups(report))
-        word, odd = "mismatch", [rank for ranks in others for rank in ranks if len(largest) > 1]
-    return [{"word": word, "odd": rank in odd} for rank in range(p)]
-
-
-def _read_run(rows: Rows) -> set[Finding]:
-    if "word" in rows[0]:  # from a hang report; a rank, if exactly one is odd
-        odd = [rank for rank, row in enumerate(rows) if row["odd"]]
-        return {Finding(rows[0]["word"], odd[0] if len(odd) == 1 else None)}
-    if not all(math.isfinite(row["loss"]) for row in rows):
-        return {Finding("loss")}
-    return {Finding("state")} if any(row["states"] != "equal" for row in rows) else set()
-
-
-class Experiment(NamedTuple):
-    """What an experiment measures, its price (s of machine time), and its findings' words with their meaning.
-
-    `read` returns the findings in what the ranks have measured, or raises TooBusy. A notebook's own cells pay
-    the price if they use `parts` of the job. The prices are set, not measured, so that they are the same on
-    every machine. An experiment that tests for several causes is cheap beside those that test for one: the
-    budget buys a proof of every cause, "none" included, if each experiment is chosen by what is still
-    possible, and often none if they are not.
-    """
-
-    price_s: float
-    parts: tuple[str, ...]
-    what: str
-    words: Mapping[str, str]
-    read: Callable[[Rows], set[Finding]]
-
-
-EXPERIMENTS = {
-    "phases": Experiment(
-        8,
-        ("load", "compute"),
-        "time to read and to compute, on equal batches",
-        {
-            "load": f"the rank reads for more than {LEAST_MS:g} ms, and {LIMIT:g} times as long as another",
-            "compute": f"the rank's compute / fixed is more than {LIMIT:g} times that of another",
-        },
-        _read_phases,
-    ),
-    "links": Experiment(
-        7,
-        ("comm", "world"),
-        "ping-pong between each two ranks, as a multiple of what the link should need",
-        {"link": f"all times of the rank, to every other one, are more than {LINK_LIMIT:g}"},
-        _read_links,
-    ),
-    "threads": Experiment(
-        4,
-        (),
-        "processor time of all threads, and of the one that computes",
-        {"threads": f"the rank's all / one is more than {THREADS_LIMIT:g}"},
-        _by_rank("threads", lambda row: row["all / one"] > THREADS_LIMIT),
-    ),
-    "samples": Experiment(
-        4,
-        ("ids", "planned", "labels", "file"),
-        "the numbers of the samples that each rank reads, compared with the plan",
-        {"samples": "the rank reads samples that the plan gives to another rank"},
-        _by_rank("samples", lambda row: row["of others"] > 0),
-    ),
-    "weights": Experiment(
-        4,
-        ("model", "update"),
-        "checksums of the weights before the first step and after the second",
-        {
-            "start": "the rank does not start with the weights of the seed",
-            "differ": "after two steps, the ranks' weights differ",
-        },
-        _read_weights,
-    ),
-    "gradients": Experiment(
-        7,
-        (),
-        "norms of each rank's own gradient in eight batches, not averaged",
-        {"nan": "a gradient of the rank is not finite"},
-        _by_rank("nan", lambda row: row["not finite"] > 0),
-    ),
-    "mean": Experiment(
-        6,
-        ("average", "used"),
-        "the gradient that the update uses, compared with the weighted mean of the ranks' own gradients",
-        {"mean": f"the relative difference is more than {MEAN_LIMIT:g}"},
-        lambda rows: {Finding("mean") for row in rows if row["relative difference"] > MEAN_LIMIT},
-    ),
-    "messages": Experiment(
-        6,
-        ("exchange",),
-        "the two numbers that arrive from each rank, compared with what it means to send",
-        {"messages": "other numbers arrive than the rank means to send, or in another order"},
-        _by_rank("messages", lambda row: row["meant to send"] != row["arrived"]),
-    ),
-    "buckets": Experiment(
-        6,
-        ("buckets", "complete", "complete_from"),
-        "the buckets, and how many are incomplete after eight backward passes",
-        {
-            "incomplete": "the backward pass of the rank does not complete all buckets",
-            "last": f"more than {LARGE_PERCENT} % of the gradient is in the last bucket",
-        },
-        _read_buckets,
-    ),
-    "buffers": Experiment(
-        5,
-        (),
-        "checksums of the buffers before the first step and after the second",
-        {"buffers": "the rank's buffers did not change"},
-        _by_rank("buffers", lambda row: row["before"] == row["after 2 steps"]),
-    ),
-    "run": Experiment(
-        10,
-        ("step", "run", "loss"),
-        "eight steps of the job, the loss, and whether weights and buffers are then equal on all ranks",
-        {
-            "hang": "the job hangs; the rank is missing in the hang report",
-            "mismatch": "the ranks call collectives that do not match; the rank is alone with its call",
-            "loss": "the loss is not finite",
-            "state": "weights or buffers differ between ranks (not if the loss is not finite)",
-        },
-        _read_run,
-    ),
-}
-JOINT = frozenset({"differ", "mean", "last", "loss", "state"})  # words that name no rank
-PARTS = {part: name for name, experiment in EXPERIMENTS.items() for part in experiment.parts}
-
-
-class Cause(NamedTuple):
-    """A cause in words, how often it comes in 30 incidents, the words it makes, and those it may make."""
-
-    text: str
-    weight: int
-    makes: Set[str]
-    may_make: Set[str] = frozenset()
-    is_on_a_rank: bool = True
-
+POINTS = {"cause": 4, "rank": 2, "numbers": 3, "measurements": 1}
+SECOND_TRY = 0.5  # of the points
+LIMIT = 2.0  # a time this many times as long as its fellow stands out; faults make it at least four
+NOISE_LIMIT = 1.8  # between two measurements of the same: above it, the machine is too busy
+LEAST_MS = {"parts": 1.0, "pings": 8.0}  # shorter times are taken for this: they differ by chance
+MEAN_LIMIT = 1e-3
+NEAR = 0.02  # relative distance of a number in a diagnosis from the measured one
 
 CAUSES = {
-    "slow rank": Cause("a rank computes three times as long", 3, {"compute"}),
-    "slow link": Cause("a rank's link is eight times slower", 2, {"link"}),
-    "blas threads": Cause(
-        "a rank computes with more BLAS threads than the others", 3, {"threads"}, {"compute"}
-    ),
-    "last bucket": Cause("the last bucket is too large", 1, {"last"}, is_on_a_rank=False),
-    "late average": Cause(
-        "ranks average after the update", 1, {"mean", "differ", "state"}, is_on_a_rank=False
-    ),
-    "plain mean": Cause("the mean is unweighted, the shards are unequal", 3, {"mean"}, is_on_a_rank=False),
-    "same shard": Cause("a rank reads the shard of another rank", 3, {"samples"}),
-    "other start": Cause("a rank starts with other weights", 2, {"start", "differ", "state"}),
-    "stale buffers": Cause("a rank keeps its old buffers", 1, {"buffers", "state"}),
-    "branch": Cause("a rank leaves the job in a branch, before a collective", 2, {"hang"}),
-    "skipped layer": Cause("a rank skips a layer in later steps", 1, {"incomplete", "mismatch"}),
-    "nan": Cause("a rank's gradient is not finite, because a sample is damaged", 2, {"nan", "loss"}),
-    "tags": Cause("a rank mixes up the tags of two messages", 1, {"messages", "mean"}),
-    "slow disk": Cause("a rank reads its data from a slow disk", 2, {"load"}),
-    "none": Cause("the job has no fault", 3, set(), is_on_a_rank=False),
+    "slow rank": "a rank computes four times as long as the others",
+    "slow link": "a rank's link is eight times as slow as the others",
+    "plain mean": "the mean is unweighted, though the local batches differ",
+    "same shard": "all ranks read the shard of rank 0",
+    "other start": "a rank starts with other parameters",
+    "late average": "the gradients are averaged after the update",
+    "branch": "a rank leaves the loop in a branch, before a collective",
+    "none": "the job has no fault",
 }
+ON_A_RANK = frozenset({"slow rank", "slow link", "other start", "branch"})
 
 
-class Fault(NamedTuple):
-    """A cause and its rank; None if it is on no rank in particular."""
+class Probe(NamedTuple):
+    """What can be measured: the student's function or a call of the lab, and the names of its numbers."""
 
-    cause: str
-    rank: int | None
+    function: str  # "" if the lab has it
+    what: str
+    columns: tuple[str, ...]  # of a rank's numbers; of `pings`, one a rank
+    is_timed: bool = False
 
-    def __str__(self) -> str:
-        return self.cause if self.rank is None else f"{self.cause} on rank {self.rank}"
+
+PROBES = {
+    "parts": Probe(
+        "step_parts", "ms for each part of a step", ("load", "compute", "average", "update"), True
+    ),
+    "sums": Probe("checksums", "checksums of the parameters", ("start", "after two steps")),
+    "mean": Probe("mean_error", "gradient used, against the weighted mean", ("relative error",)),
+    "pings": Probe("ping_pong", "ms there and back", (), True),
+    "samples": Probe("", "samples in eight steps that another rank reads, too", ("shared",)),
+    "steps": Probe("", "eight steps of the job", ("missing",)),
+}
+_SHOWS: Mapping[str, Set[str]] = {
+    "slow rank": {"parts"},
+    "slow link": {"parts", "pings"},
+    "plain mean": {"mean"},
+    "same shard": {"samples"},
+    "other start": {"sums"},
+    "late average": {"sums", "mean"},
+    "branch": {"steps"},
+    "none": set(),
+}
+_PARTS = {"slow rank": "compute", "slow link": "average"}  # the part of a step that is long
+
+
+def _sign(cause: str, probe: str) -> str:
+    """Return what shows in a probe: nothing, the long part of a step, or the probe's name."""
+    if probe not in _SHOWS[cause]:
+        return ""
+    return _PARTS.get(cause, probe) if probe == "parts" else probe
+
+
+class Ticket(NamedTuple):
+    """What somebody reports, and the causes that have made this symptom before."""
+
+    text: str
+    causes: tuple[str, ...]
+
+
+TICKETS = (
+    Ticket(
+        "Since Tuesday a step takes several times as long. Nobody has changed the code.",
+        ("slow rank", "slow link", "none"),
+    ),
+    Ticket(
+        "With the same samples, several ranks end with another model than one rank.",
+        ("plain mean", "same shard", "other start", "late average"),
+    ),
+    Ticket(
+        "The loss ends above that of last week's job, on the same data.",
+        ("plain mean", "same shard", "other start", "late average", "none"),
+    ),
+    Ticket("The log ends in step 6, and nobody has seen an error.", ("branch", "slow link", "none")),
+    Ticket(
+        "Nothing obvious, but the bill for reaching the same loss has doubled.",
+        ("slow rank", "slow link", "same shard", "none"),
+    ),
+)
 
 
 class Setting(NamedTuple):
-    """What a seed decides: the faults, each rank's local batch, and the width of the hidden layers."""
+    """What a job has: its fault with its rank (None if it is on no single one), each rank's local batch."""
 
     seed: int
-    faults: tuple[Fault, ...]
+    cause: str
+    rank: int | None
     batches: tuple[int, ...]
-    hidden: int
 
 
-def drawn(seed: int, p: int, faults: int = 1) -> Setting:
-    """Return the incident of this seed on p ranks. Two faults never hide each other, and are on two ranks.
-
-    Raise ValueError if the seed is negative, there is one rank, or there are not one or two faults.
-    """
-    if seed < 0 or p < 2 or faults not in (1, 2):
+def setting_of(seed: int, cause: str, rank: int, p: int) -> Setting:
+    """Return the job with a known fault. Batches follow from the seed. Raise ValueError if p < 3."""
+    if p < LEAST_RANKS:
+        raise ValueError(f"expected {LEAST_RANKS} ranks or more, got {p}: connect(n=4)")
+    if cause not in CAUSES or not 0 <= rank < p:
         raise ValueError(
-            f"expected a seed of 0 or more, 2 or more ranks, and 1 or 2 faults, got {seed}, {p}, {faults}"
+            f"expected one of {', '.join(CAUSES)} and a rank of 0 … {p - 1}, got {cause!r}, {rank}"
         )
-    rng = np.random.default_rng([seed, p, faults, *b"incident"])
-    possible = explanations(faults)
-    masses = np.array(list(possible.values()))
-    causes = list(possible)[rng.choice(len(possible), p=masses / masses.sum())]
-    placed = [
-        # With two ranks there is one link, which is slow for both.
-        Fault(cause, int(rank) if CAUSES[cause].is_on_a_rank and (cause, p) != ("slow link", 2) else None)
-        for cause, rank in zip(causes, rng.permutation(p), strict=False)
-    ]
-    batches = np.rint(rng.permutation(np.linspace(0.6, 1.4, p)) * min(32, 160 // p)).astype(int)
-    hidden = int(rng.choice([48, 64, 80]))
-    return Setting(seed, tuple(placed), tuple(np.maximum(batches, 2).tolist()), hidden)
+    rng = np.random.default_rng([seed, p, *b"batches"])
+    batches = np.rint(rng.permutation(np.linspace(0.6, 1.4, p)) * max(4, min(32, 128 // p))).astype(int)
+    return Setting(seed, cause, rank if cause in ON_A_RANK else None, tuple(batches.tolist()))
 
 
-def made_by(causes: Iterable[str], experiment: str) -> tuple[set[str], set[str]]:
-    """Return the words that an experiment must show for these causes together, and all that it may show."""
-    words, found = EXPERIMENTS[experiment].words.keys(), [CAUSES[cause] for cause in causes]
-    sure = words & set().union(*(cause.makes for cause in found))
-    return sure, sure | (words & set().union(*(cause.may_make for cause in found)))
+def ticket(seed: int) -> Ticket:
+    """Return the ticket of an incident: five seeds in a row have five different ones."""
+    return TICKETS[seed % len(TICKETS)]
 
 
-def table() -> str:
-    """Return the table of causes and experiments: prices, and the first letters of the words a cause makes.
+def _drawn(seed: int, p: int) -> Setting:
+    """Return the job of an incident: drawn again each time, so that nothing that a cell sees holds it."""
+    rng = np.random.default_rng([seed, *b"on call"])
+    cause = str(rng.choice(ticket(seed).causes))
+    return setting_of(seed, cause, int(rng.random() * p), p)
 
-    Words that it may make stand in brackets. The first column: how often a cause comes in 30 incidents.
+
+class TooBusy(Exception):
+    """Other programs change the times so much that a measurement can neither accuse a rank nor clear it."""
+
+
+def settled(probe: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the shorter of two measurements of the same times (ms). Raise TooBusy if they differ too much.
+
+    Of the parts of a step, `compute` decides: in `average`, a rank also waits for the others.
     """
-    lines = [
-        f"{'':13} of 30" + "".join(f" {name}" for name in EXPERIMENTS),
-        f"{'price (s)':19}"
-        + "".join(f" {experiment.price_s:{len(name)}g}" for name, experiment in EXPERIMENTS.items()),
-    ]
-    for cause, (_, weight, *_) in CAUSES.items():
-        line = f"{cause:13} {weight:5}"
-        for name in EXPERIMENTS:
-            sure, possible = made_by([cause], name)
-            letters = "".join(sorted(word[0] for word in sure)).upper()
-            letters += "".join(f"({word[0]})".upper() for word in sorted(possible - sure))
-            line += f" {letters or '·':>{len(name)}}"
-        lines.append(line)
-    return "\n".join(lines)
-
-
-# What is still possible, and which experiment to buy next.
-Words = Mapping[str, Set[str]]  # that were read, by experiment: the last reading of each counts
-
-
-def words_of(findings: Iterable[Finding]) -> set[str]:
-    return {finding.word for finding in findings}
-
-
-@cache
-def _priors(faults: int) -> Mapping[tuple[str, ...], int]:
-    """Return all causes, or pairs of causes that can be told, and how often they come."""
-    return {
-        causes: math.prod(CAUSES[cause].weight for cause in causes)
-        for causes in combinations(CAUSES, faults)
-        if faults == 1 or _can_be_told(*(CAUSES[cause] for cause in causes))
-    }
-
-
-def _can_be_told(one: Cause, other: Cause) -> bool:
-    """Tell whether neither fault hides the other, and no third cause explains findings of both together.
-
-    `run` reports one word, so two faults that show different words in it are never combined.
-    """
-    both = one.makes | other.makes
-    is_hidden = other.makes <= one.makes | one.may_make or one.makes <= other.makes | other.may_make
-    makers = [known_cause.makes for known_cause in CAUSES.values() if known_cause.makes <= both]
-    is_mixed = any(not made <= one.makes and not made <= other.makes for made in makers)
-    return not is_hidden and not is_mixed and len(both & set(EXPERIMENTS["run"].words)) < 2
-
-
-def explanations(faults: int, read: Words | None = None) -> dict[tuple[str, ...], float]:
-    """Return the causes, or pairs of causes, that are still possible, and how probable each is.
-
-    The probabilities follow by Bayes' rule, but for a common factor: a weight times one half for each word
-    that a cause may make, whether it was read or not.
-    """
-    left = {causes: float(weight) for causes, weight in _priors(faults).items()}
-    for name, words in (read or {}).items():
-        left = {
-            causes: mass / 2 ** len(possible - sure)
-            for causes, mass in left.items()
-            for sure, possible in [made_by(causes, name)]
-            if sure <= words <= possible
-        }
-    return left
-
-
-def probability_of_a_word(experiment: str, left: Mapping[tuple[str, ...], float]) -> float:
-    """Return how probable it is that an experiment reports something, given what is still possible."""
-    made = [(mass, *made_by(causes, experiment)) for causes, mass in left.items()]
-    silent = sum(mass / 2 ** len(possible) for mass, sure, possible in made if not sure)
-    return 1 - silent / sum(left.values())
-
-
-def diagnosed(experiment: Callable[[str], set[Finding]], faults: int = 1) -> tuple[Fault, ...] | None:
-    """Return the faults that measuring alone finds within the budget, or None if several are possible.
-
-    The next experiment is the one that excludes most for its price, whatever it reads. An exception that
-    `experiment` raises, such as TooBusy, passes through.
-    """
-    found, read = set[Finding](), dict[str, set[str]]()
-    left, left_s = explanations(faults), BUDGET_S[faults]
-
-    def excluded(name: str) -> float:
-        """Return how much of the probability an experiment excludes at least, for a second of its price."""
-        outcomes: dict[Any, float] = defaultdict(float)
-        for causes, mass in left.items():
-            outcomes[tuple(map(frozenset, made_by(causes, name)))] += mass
-        mass = sum(left.values()) - max(outcomes.values())
-        if len(left) == 1:  # one explanation is left, but a rank of it may be unknown
-            (causes,) = left
-            unknown = [
-                cause for cause in causes if CAUSES[cause].is_on_a_rank and rank_of(cause, found) is None
-            ]
-            mass = sum(bool(made_by([cause], name)[0] - JOINT) for cause in unknown)
-        return mass / EXPERIMENTS[name].price_s
-
-    while left:
-        able = [name for name in sorted(EXPERIMENTS) if EXPERIMENTS[name].price_s <= left_s]
-        name = max(
-            (experiment_name for experiment_name in able if experiment_name not in read),
-            key=excluded,
-            default="",
+    columns = slice(1, 2) if probe == "parts" else slice(None)
+    one, other = (np.maximum(times[:, columns], LEAST_MS[probe]) for times in (first, second))
+    noise = float(np.max(np.maximum(one, other) / np.minimum(one, other)))
+    if noise > NOISE_LIMIT:
+        raise TooBusy(
+            f"too busy: two measurements of the same differ by a factor of {noise:.1f}, so they decide "
+            "nothing and are not kept. End other programs, and measure again."
         )
-        if not name or not excluded(name):
-            break
-        findings = experiment(name)
-        found |= findings
-        left_s -= EXPERIMENTS[name].price_s
-        read[name] = words_of(findings)
-        left = explanations(faults, read)
-    if len(left) != 1:
-        return None
-    (causes,) = left
-    return tuple(Fault(cause, rank_of(cause, found)) for cause in causes)
+    return np.minimum(first, second)
 
 
-def rank_of(cause: str, found: Iterable[Finding]) -> int | None:
-    """Return the rank that findings name for a cause; None if they name none."""
-    if not CAUSES[cause].is_on_a_rank:
-        return None
-    ranks = {
-        finding.rank for finding in found if finding.word in CAUSES[cause].makes and finding.rank is not None
+Rows = Sequence[Sequence[Any]]  # what a probe has measured, one row a rank
+
+
+def table_of(probe: str, rows: Rows) -> str:
+    """Return what a probe has measured as a table, with a column for each rank."""
+    names = PROBES[probe].columns or [f"to {rank}" for rank in range(len(rows))]
+    lines = [["rank", *map(str, range(len(rows)))]]
+    for column, name in enumerate(names):
+        lines.append([name, *(_shown(row[column]) for row in rows)])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines
+    )
+
+
+def _shown(number: Any) -> str:
+    return f"{number:.3g}" if isinstance(number, float) else str(number)
+
+
+def shows(probe: str, rows: Rows, healthy: Rows) -> bool:
+    """Tell whether a probe's rows stand out: by what holds in any job, or against those of a healthy one."""
+    numbers: np.ndarray = np.array(rows)
+    if probe == "parts":
+        usual = max(float(np.min(np.array(healthy)[:, 2])), LEAST_MS["parts"])
+        # A rank waits in `average` for slow ones, so the shortest wait is what the messages take.
+        return _compute_ratio(rows) > LIMIT or bool(numbers[:, 2].min() / usual > LIMIT)
+    if probe == "sums":
+        return len(set(numbers[:, 0].tolist())) > 1 or len(set(numbers[:, 1].tolist())) > 1
+    if probe == "mean":
+        return bool(numbers.max() > MEAN_LIMIT)
+    if probe == "pings":
+        times = np.maximum(numbers, LEAST_MS["pings"])
+        np.fill_diagonal(times, np.inf)
+        fastest = times.min(axis=1)  # of each rank: a rank's link is slow to all others
+        return bool(fastest.max() / fastest.min() > LIMIT)
+    return bool(numbers.any())
+
+
+# The score.
+
+
+class Measurement(NamedTuple):
+    """A probe that has measured, and its rows."""
+
+    probe: str
+    rows: Rows
+
+
+class Diagnosis(NamedTuple):
+    """What a student files: cause and rank, and the number of a probe that excludes the nearest rival."""
+
+    cause: str
+    rank: int | None
+    rival: str
+    probe: str
+    number: Any
+    because: str = ""
+
+
+class Score(NamedTuple):
+    """Points for each part of a diagnosis, and what is said of those that are missing."""
+
+    points: Mapping[str, float]
+    lines: tuple[str, ...]
+
+    @property
+    def total(self) -> float:
+        return sum(self.points.values())
+
+
+def nearest_rivals(cause: str, possible: Iterable[str]) -> set[str]:
+    """Return the causes of these that show in nearly the same probes; "none" only if there is no other."""
+    others = set(possible) - {cause}
+    others = others - {"none"} or others
+    distances = {
+        other: sum(_sign(cause, probe) != _sign(other, probe) for probe in PROBES) for other in others
     }
-    return ranks.pop() if len(ranks) == 1 else None
+    return {other for other, distance in distances.items() if distance == min(distances.values())}
 
 
-def ideal(causes: Sequence[str], bought: list[str]) -> Callable[[str], set[Finding]]:
-    """Return a function that measures what the table says of cause k on rank k; `bought` records names."""
+def useless(measured: Sequence[str], truth: str, possible: Iterable[str]) -> int:
+    """Return how many probes show nothing that separates the causes which are possible before them.
 
-    def measured(name: str) -> set[Finding]:
-        bought.append(name)
-        made = [(rank, word) for rank, cause in enumerate(causes) for word in made_by([cause], name)[0]]
-        return {Finding(word, None if word in JOINT else rank) for rank, word in made}
-
-    return measured
-
-
-def price_s(names: Iterable[str]) -> float:
-    """Return the price of these experiments."""
-    return sum(EXPERIMENTS[name].price_s for name in names)
+    To measure the same again is free: a notebook's cells are run again.
+    """
+    left, count = set(possible), 0
+    for probe in dict.fromkeys(measured):
+        if len({_sign(cause, probe) for cause in left}) == 1:
+            count += 1
+        left = {cause for cause in left if _sign(cause, probe) == _sign(truth, probe)}
+    return count
 
 
-@cache
-def best_order_s(causes: tuple[str, ...]) -> float:
-    """Return what the reference diagnosis spends on these causes."""
-    bought = list[str]()
-    diagnosed(ideal(causes, bought), len(causes))
-    return price_s(bought)
+def judged(
+    truth: Setting, possible: Sequence[str], measured: Sequence[Measurement], filed: Diagnosis
+) -> Score:
+    """Return the score of a diagnosis.
+
+    Rank, numbers and measurements count only with the right cause. Of the numbers' points, one is for a probe
+    that was measured and separates cause and rival, one more if the rival is a nearest one, and one more if
+    the probe has measured the number.
+    """
+    points = dict.fromkeys(POINTS, 0)
+    if filed.cause != truth.cause:
+        return Score(points, ("The cause is another one.",))
+    lines = list[str]()
+    points["cause"] = POINTS["cause"]
+    points["rank"] = POINTS["rank"] * (filed.rank == truth.rank)
+    if not points["rank"]:
+        lines.append("The cause is right, the rank is not.")
+    of_probe = [one for one in measured if one.probe == filed.probe]
+    is_rival = filed.rival in nearest_rivals(truth.cause, possible)
+    separates = _sign(truth.cause, filed.probe) != _sign(filed.rival, filed.probe)
+    is_measured = any(_holds(one.rows, filed.number) for one in of_probe)
+    if not is_rival:
+        lines.append(
+            f"{filed.rival} is not the nearest rival: another cause shows in nearly the same probes."
+        )
+    if not (separates and of_probe):
+        lines.append(
+            f"{filed.probe} was not measured, or does not separate {filed.cause} from {filed.rival}."
+        )
+    elif not is_measured:
+        lines.append(f"{filed.probe} has not measured {filed.number}.")
+    evidence = bool(of_probe) and separates
+    points["numbers"] = int(is_rival and evidence) + int(evidence) + int(evidence and is_measured)
+    spare = useless([one.probe for one in measured], truth.cause, possible)
+    points["measurements"] = POINTS["measurements"] * (bool(measured) and spare <= 1)
+    if spare > 1:
+        lines.append(f"{spare} measurements could not separate the causes that were left.")
+    return Score(points, tuple(lines))
 
 
-@cache
-def mean_best_order_s(faults: int) -> float:
-    """Return what the reference diagnosis spends on average."""
-    masses = _priors(faults)
-    return float(np.average([best_order_s(causes) for causes in masses], weights=list(masses.values())))
+def _holds(rows: Rows, number: Any) -> bool:
+    """Tell whether a number is among those that were measured, to the digits that are printed."""
+    if not isinstance(number, (int, float)):
+        return False
+    values = [value for row in rows for value in row]
+    return any(abs(value - number) <= NEAR * abs(value) for value in values)
 
 
 # The student's side.
 
 
-def read_words(text: str, experiment: str, p: int) -> frozenset[Finding] | None:
-    """Return the findings that a text such as "start 1, differ" or "nothing" names; None if it names none."""
-    found = set()
-    for entry in text.split(",") if text.strip() != "nothing" else []:
-        word, _, rank = entry.strip().partition(" ")
-        known = word in EXPERIMENTS[experiment].words
-        if not known or (rank and (word in JOINT or rank not in map(str, range(p)))):
-            return None
-        found.add(Finding(word, int(rank) if rank else None))
-    return frozenset(found)
-
-
-@dataclass
-class Evidence:
-    """An experiment that was run: what the ranks measured, and what the student said before and after it.
-
-    `probability`: that it would report a word. `reading`: the words, with ranks. `left`: the causes that
-    the student takes for possible then.
-    """
-
-    experiment: str
-    rows: Rows
-    probability: float
-    reading: str = ""
-    left: Sequence[str] = ()
-
-    @property
-    def findings(self) -> set[Finding]:
-        return EXPERIMENTS[self.experiment].read(self.rows)
-
-    @property
-    def said(self) -> frozenset[Finding]:
-        return read_words(self.reading, self.experiment, len(self.rows)) or frozenset()
-
-
-class Score(NamedTuple):
-    """Points for each part of a diagnosis, and a line on each experiment."""
-
-    points: Mapping[str, int]
-    lines: tuple[str, ...]
-
-    @property
-    def total(self) -> int:
-        return sum(self.points.values())
-
-
-def judged(
-    truth: Sequence[Fault], given: Mapping[str, int | None], evidence: Sequence[Evidence], used_s: float
-) -> Score:
-    """Return the score of a diagnosis: the accused causes and their ranks.
-
-    - A wrong cause takes off as much as a right one gives.
-    - Proof: the probability of the right causes by what was measured, halved for each rank it leaves open.
-    - Reading, prediction: compared with what follows from the table and the student's own readings.
-    - Cost: in full for what the best order spends on these causes or on average, whichever is more, so that
-      luck gains nothing; nothing for the whole budget. A guess is cheap, so this is times the proof.
-    """
-    faults, causes, lines = len(truth), tuple(fault.cause for fault in truth), list[str]()
-    wrong = len(set(given) - set(causes))
-    ranks = len([cause for cause, rank in truth if cause in given and given[cause] == rank])
-    found = [finding for piece in evidence for finding in piece.findings]
-    left = explanations(faults, {piece.experiment: words_of(piece.findings) for piece in evidence})
-    unnamed = len([cause for cause, rank in truth if rank_of(cause, found) != rank])
-    parts = {
-        "cause": max(0, len(set(given) & set(causes)) - wrong) / faults,
-        "rank": max(0, ranks - wrong) / faults,
-    }
-    parts["proof"] = parts["cause"] * left.get(causes, 0.0) / max(sum(left.values()), 1e-9) / 2**unnamed
-    right, distances, said, after = 0, list[float](), dict[str, set[str]](), explanations(faults)
-    for k, piece in enumerate(evidence):
-        told = "a repetition"
-        if after and piece.experiment not in said:  # a repetition is no prediction
-            due = probability_of_a_word(piece.experiment, after)
-            distances.append(piece.probability - due)
-            told = f"probability {due:.2f}, predicted {piece.probability:.2f}"
-        said[piece.experiment] = words_of(piece.said)
-        after = explanations(faults, said)
-        possible = set().union(*after)
-        right += (piece.said == piece.findings) + (set(piece.left) == possible)
-        wrongly = ", ".join(sorted(set(piece.left) ^ possible))
-        told += f"; left is wrong about {wrongly}" if wrongly else ""
-        lines.append(f"{k + 1} {piece.experiment}: {_text(piece.findings)}, read {piece.reading}; {told}")
-    parts["reading"] = right / max(2 * len(evidence), 1)
-    square = float(np.mean(np.square(distances))) if distances else WORST_RMS**2
-    parts["prediction"] = max(0.0, 1 - square / WORST_RMS**2)
-    enough_s = max(best_order_s(causes), mean_best_order_s(faults))
-    saved = (BUDGET_S[faults] - used_s) / max(BUDGET_S[faults] - enough_s, 1)
-    parts["cost"] = parts["proof"] * min(1.0, max(0.0, saved))
-    return Score({part: round(most * parts[part]) for part, most in POINTS.items()}, tuple(lines))
-
-
-def _text(findings: Iterable[Finding | Fault]) -> str:
-    return ", ".join(sorted(map(str, findings))) or "nothing"
-
-
 class Incident:
-    """A training job on the ranks, with a hidden fault: run experiments, `read` them, then `diagnose`."""
+    """A training job on the ranks: measure, and for a hidden fault diagnose and compare a repaired job."""
 
-    def __init__(self, seed: int, faults: int, p: int, on_ranks: Callable[[str, str], Any]) -> None:
+    def __init__(
+        self, seed: int | None, known: tuple[str, int], p: int, on_ranks: Callable[[str, str], Any]
+    ) -> None:
         self.seed, self.p = seed, p
-        self.batches = drawn(seed, p, faults).batches
-        self.evidence: list[Evidence] = []
-        self.score: Score | None = None
-        self.used_s = 0.0  # of machine time: prices of experiments, and of what the student's own cells used
-        self._faults, self._on_ranks = faults, on_ranks
-        self._entry = f"11-incident-{seed}-{faults}"
-        kept = self._kept()
-        if "faults" in kept:
-            print("You have filed the diagnosis of this seed: from here on you practise.")
-        elif kept:  # the seed has cost that on any number of ranks
-            self.used_s = float(kept["used_s"])
-            if kept["ranks"] == self.p:
-                self.evidence = [Evidence(**fields) for fields in kept["evidence"]]
-            print(f"This incident continues: {self._bill}.")
-        self._on_ranks(JOB, f"start(comm, {seed}, {faults})")
+        self.known, self._rank = known
+        self.measured: list[Measurement] = []
+        self.tries: list[Diagnosis] = []
+        self._on_ranks = on_ranks
+        self._start()
+        if seed is not None:
+            entry = record.load().get(self._entry, {})
+            if entry.get("ranks") == p:
+                self.measured = [Measurement(*one) for one in entry["measured"]]
+                self.tries = [Diagnosis(*one) for one in entry["tries"]]
+                print("This incident continues: what was measured and filed counts.")
 
-    def _kept(self) -> Mapping[str, Any]:
-        """Return what the record has of this seed: the first diagnosis, or what was spent so far."""
-        return record.load().get(self._entry, {})
-
-    def _keep(self, text: str = "", **diagnosis: Any) -> None:
-        if "faults" not in self._kept():
-            text = text or f"no diagnosis yet, {self._bill}"
-            evidence = [asdict(piece) for piece in self.evidence]
-            more = {"ranks": self.p, "used_s": self.used_s, "evidence": evidence, **diagnosis}
-            record.keep_answer(self._entry, text, **more)
+    def _start(self) -> None:
+        call = f"start_known(comm, {self.known!r}, {self._rank})"
+        if self.seed is not None:
+            call = f"start_hidden(comm, {self.seed})"
+        self._on_ranks(JOB, call)
 
     @property
-    def _bill(self) -> str:
-        return f"{self.used_s:g} of {BUDGET_S[self._faults]:g} s are used"
+    def _entry(self) -> str:
+        return f"11-on-call-{self.seed}"
 
     def __repr__(self) -> str:
-        batches = ", ".join(map(str, self.batches))
-        faults = "one fault or none" if self._faults == 1 else "two faults"
-        return (
-            f"Incident {self.seed}: a job on {self.p} ranks, local batches of {batches} samples; {faults}. "
-            f"{counted(len(self.evidence), 'experiment')}; {self._bill}."
+        if self.seed is None:
+            return f"A job on {self.p} ranks with a known fault: {self.known}."
+        symptom = ticket(self.seed)
+        return wrapped(
+            f"Ticket {self.seed}: {symptom.text} Seen before with this symptom: {', '.join(symptom.causes)}. "
+            f"The job runs on {self.p} ranks. {counted(len(self.measured), 'measurement')}, "
+            f"{len(self.tries)} of 2 tries.",
+            COLUMNS,
         )
 
-    def charge(self) -> None:
-        """Charge what this seed has cost elsewhere, and what the notebook's own cells use of the job."""
-        if self.score is not None:
-            return
-        stored = self._kept()
-        if "faults" not in stored:
-            self.used_s = max(self.used_s, stored.get("used_s", 0.0))
-        parts = set().union(*self._on_ranks("_on_call_used", "used()"))
-        if parts:
-            paid = sorted({PARTS[part] for part in parts})
-            self.used_s += price_s(paid)
-            print(f"Your own cells have used parts of the job: they cost {' + '.join(paid)}.")
-            self._keep()
+    def _keep(self) -> None:
+        if self.seed is not None:
+            last = self.tries[-1] if self.tries else None
+            text = f"{last.cause}, rank {last.rank}: {last.because}" if last else "no diagnosis yet"
+            record.keep_answer(
+                self._entry,
+                text,
+                ranks=self.p,
+                measured=[list(one) for one in self.measured],
+                tries=[list(one) for one in self.tries],
+            )
 
-    def experiment(self, name: str, probability: float | None = None) -> None:
-        """Run an experiment of `EXPERIMENTS`, keep it in `evidence`, and print what the ranks measured.
+    @property
+    def _is_closed(self) -> bool:
+        """Tell whether the incident has its last diagnosis: the second, or a right one."""
+        if self.seed is None or not self.tries:
+            return False
+        truth, filed = _drawn(self.seed, self.p), self.tries[-1]
+        return len(self.tries) == 2 or (filed.cause, filed.rank) == (truth.cause, truth.rank)
 
-        `probability`: of its reporting a word, from 0 to 1. Only say why if this is missing, the experiment
-        before has no reading, the budget is too small, or the machine too busy to tell.
-        """
-        self.charge()
-        refusal = ""
-        if name not in EXPERIMENTS:
-            refusal = f"expected an experiment, one of {', '.join(EXPERIMENTS)}, got {name!r}."
-        elif probability is None or not 0 <= probability <= 1:
-            refusal = f"Predict first: how probable is it that {name} reports a word, from 0 to 1?"
-        elif self.evidence and not self.evidence[-1].reading:
-            refusal = f"Read {self.evidence[-1].experiment} first: case.read(words, left=…)."
-        elif self.used_s + price_s([name]) > BUDGET_S[self._faults]:
-            cost = f"{name} costs {price_s([name]):g} s of machine time"
-            refusal = f"{cost}, but {self._bill}: choose another or file."
-        if refusal or probability is None:
-            print(wrapped(refusal, COLUMNS))
+    def measure(self, probe: str) -> None:
+        """Measure with one of `PROBES`, keep what it returns, and print it, with a column for each rank."""
+        if probe not in PROBES:
+            print(wrapped(f"Expected a probe, one of {', '.join(PROBES)}, got {probe!r}.", COLUMNS))
             return
-        report = None
+        function = PROBES[probe].function
         try:
-            rows = [dict(row) for row in self._on_ranks("_on_call_rows", f"measure({name!r})")]
+            answer = self._on_ranks("_on_call_rows", f"measure({probe!r}, globals().get({function!r}))")
+            rows, whose = answer[0]["rows"], answer[0]["whose"]
+            if answer[0]["again"] is not None:
+                rows = settled(probe, np.array(rows), np.array(answer[0]["again"])).tolist()
+            said = f"{probe}, {whose}: {PROBES[probe].what}"
         except CellHung:
             report = last_hang()
-            if report is None or name != "run":
+            if report is None or probe != "steps":
                 raise
-            rows = hang_rows(report, self.p)
-        try:
-            EXPERIMENTS[name].read(rows)
+            print(render(report))
+            rows = [[int(rank in report.missing())] for rank in range(self.p)]
+            said = "steps: the job hangs; 1 stands for a rank that is missing"
+            self._start()  # again: communicators end with a cell that hangs
         except TooBusy as busy:
-            print(f"{wrapped(str(busy), COLUMNS)} (It cost nothing.)")
+            print(wrapped(str(busy), COLUMNS))
             return
-        self.used_s += price_s([name])
-        self.evidence.append(Evidence(name, rows, float(probability)))
-        self._keep()
-        print(render(report) if report else table_of([{"rank": k, **row} for k, row in enumerate(rows)]))
-        print(f"Evidence {len(self.evidence)}, {name}; {self._bill}.")
+        print(f"{said}\n{table_of(probe, rows)}")
+        if not self._is_closed:
+            self.measured.append(Measurement(probe, rows))
+            self._keep()
+        if self.seed is None:
+            _practised[self.known, probe] = rows
 
-    def read(self, words: str, left: Collection[str] = ()) -> None:
-        """Say what the last experiment shows, and which causes are possible after it.
+    def diagnose(
+        self,
+        cause: str,
+        rank: int | None = None,
+        *,
+        rival: str = "",
+        probe: str = "",
+        number: Any = None,
+        because: str = "",
+    ) -> None:
+        """File a diagnosis, and print its points. A second one counts half.
 
-        `words`: "nothing", or words of the experiment with their ranks, such as "start 1, differ".
+        - `cause`, `rank`: of `CAUSES`; the rank is None if no single rank has the fault.
+        - `rival`, `probe`, `number`: the nearest rival, and a number that a probe has measured and that
+          excludes it. `because`: why it does, in your words.
         """
-        unknown = sorted(set(left) - set(CAUSES))
-        last = self.evidence[-1] if self.evidence else None
-        text = ""
-        if last is None or last.reading:
-            text = "there is no experiment without a reading"
-        elif read_words(words, last.experiment, self.p) is None:
-            can = ", ".join(EXPERIMENTS[last.experiment].words)
-            text = f"{last.experiment} can show {can} (with a rank where it has one), or nothing"
-        elif unknown or not left:
-            text = f"left has the causes that are still possible, of {', '.join(CAUSES)}"
-        if text or last is None:
-            print(wrapped(f"Not kept: {text}.", COLUMNS))
-            return
-        last.reading, last.left = words, sorted(left)
-        self._keep()
-
-    def diagnose(self, faults: Mapping[str, int | None], because: str = "") -> None:
-        """File the diagnosis, once; print the score, which is then in `score`.
-
-        - `faults`: the causes and their ranks, such as `{"nan": 2}`; the rank is None if the cause has none.
-        - `because`: in your words, which measured numbers exclude which causes.
-        """
-        text = ""
-        if self.score is not None:
-            text = "this incident has its diagnosis; start another one"
-        elif len(faults) != self._faults or not set(faults) <= set(CAUSES):
-            text = f"expected {counted(self._faults, 'cause')} of {', '.join(CAUSES)}"
-        elif not set(faults.values()) <= {None, *range(self.p)}:
-            text = f"a rank is None or one of 0 … {self.p - 1}"
-        elif self.evidence and not self.evidence[-1].reading:
-            text = f"read {self.evidence[-1].experiment} first"
+        refusal = ""
+        if isinstance(number, np.generic):
+            number = number.item()
+        filed = Diagnosis(cause, rank, rival, probe, number, " ".join(because.split()))
+        if self.seed is None:
+            refusal = "this job's fault is known: incident(seed) has a hidden one"
+        elif self._is_closed:
+            refusal = "this incident has its diagnosis; repair the job now"
+        elif cause not in CAUSES or rival not in CAUSES or cause == rival:
+            refusal = f"expected a cause and another one as its rival, of {', '.join(CAUSES)}"
+        elif rank is not None and rank not in range(self.p):
+            refusal = f"a rank is None or one of 0 … {self.p - 1}"
+        elif probe not in PROBES:
+            refusal = f"expected the probe that excludes {rival}, one of {', '.join(PROBES)}"
         elif not because.strip():
-            text = "say in `because` which numbers exclude which causes"
-        if text:
-            print(wrapped(f"Not filed: {text}.", COLUMNS))
+            refusal = "say in `because` why this number excludes the rival"
+        elif filed in self.tries:
+            refusal = "this is the diagnosis that you have filed; a second one must differ"
+        if refusal or self.seed is None:
+            print(wrapped(f"Not filed: {refusal}.", COLUMNS))
             return
-        self.charge()
-        truth = drawn(self.seed, self.p, self._faults).faults
-        self.score = score = judged(truth, faults, self.evidence, self.used_s)
+        self.tries.append(filed)
+        self._keep()
+        truth = _drawn(self.seed, self.p)
+        score = judged(truth, ticket(self.seed).causes, self.measured, self.tries[-1])
+        factor = SECOND_TRY if len(self.tries) == 2 else 1
         parts = ", ".join(f"{part} {score.points[part]}/{most}" for part, most in POINTS.items())
-        told = f"{score.total} of {sum(POINTS.values())} points: {parts}; {self._bill}"
-        for line in (*score.lines, f"It was {_text(truth)}. {told}."):
-            print(wrapped(line, COLUMNS))
-        text = f"{_text(Fault(*item) for item in faults.items())}: {because.strip()} ({score.total} points)"
-        self._keep(text, faults=dict(faults), because=because.strip())
+        half = ", half of which count in a second try" if factor < 1 else ""
+        print(
+            wrapped(
+                " ".join([*score.lines, f"{parts}{half}: {factor * score.total:g} of 10 points."]), COLUMNS
+            )
+        )
+        if self._is_closed:
+            where = "" if truth.rank is None else f" on rank {truth.rank}"
+            to_do = (
+                "There is nothing to repair" if truth.cause == "none" else "Now repair the job, and compare"
+            )
+            print(f"It was: {truth.cause}{where}. {to_do}.")
+        else:
+            print(wrapped("Measure more, if you like. A second diagnosis counts half.", COLUMNS))
+
+    def compare(self) -> None:
+        """Run the job as it was and with your repairs, and print step time, loss and distance of both."""
+        if not self._is_closed and self.seed is not None:
+            print("Diagnose first.")
+            return
+        cause = self.known if self.seed is None else _drawn(self.seed, self.p).cause
+        lines = []
+        for name, is_repaired in (("before", False), ("after", True)):
+            if cause == "branch" and not is_repaired:
+                lines.append([name, "hangs in step 6", "–", "–"])
+                continue
+            result = self._on_ranks("_on_call_result", f"result({is_repaired})")[0]
+            repairs = f" ({', '.join(result['repairs']) or 'no repair'})"
+            title = f"{name}{repairs}" if is_repaired else name
+            lines.append(
+                [title, f"{result['ms']:.0f}", f"{result['loss']:.3f}", f"{100 * result['distance']:.1f} %"]
+            )
+        heads = ["", "ms a step", "loss", "distance from one process"]
+        widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
+        for line in (heads, *lines):
+            print("  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)))
 
 
-def table_of(rows: Rows) -> str:
-    """Return rows as text in aligned columns, with a line of their names."""
-    names = list(rows[0]) if rows else []
-    lines = [[f"{row[k]:.3g}" if isinstance(row[k], float) else str(row[k]) for k in names] for row in rows]
-    widths = [max(map(len, column)) for column in zip(names, *lines, strict=True)]
-    texts = [
-        "  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True))
-        for line in [names, *lines]
-    ]
-    return "\n".join(texts)
+_practised: dict[tuple[str, str], Rows] = {}  # what was measured on known faults, by cause and probe
 
 
-_open: list[Incident] = []  # the last one, whose job is on the ranks
-
-
-def incident(seed: int, faults: int = 1) -> Incident:
-    """Start the job of this seed on all ranks, named `job` there, and return the incident.
-
-    The same seed gives the same incident on as many ranks. Raise RuntimeError without ranks.
-    """
+def _started(seed: int | None, known: tuple[str, int] = ("", 0)) -> Incident:
     shell = get_ipython()
     magics = shell.magics_manager.registry.get("RankMagics") if shell is not None else None
     if magics is None:
-        raise RuntimeError("incident() needs ranks: run `rc = connect(n=4)` in a notebook first")
+        raise RuntimeError("a job needs ranks: run `rc = connect(n=4)` in a notebook first")
     client = magics.ranks.client
+    p = len(client.ids)
+    if p < LEAST_RANKS:
+        raise ValueError(f"expected {LEAST_RANKS} ranks or more, got {p}: restart the kernel, connect(n=4)")
 
     def on_ranks(name: str, call: str) -> Any:
         """Give what a call returns on the ranks a name there; return the values of all ranks."""
@@ -754,54 +499,120 @@ def incident(seed: int, faults: int = 1) -> Incident:
         shell.run_cell_magic("px", "", cell)
         return client[:].pull(name, block=True) if name != JOB else None
 
-    for last in _open:
-        last.charge()
-    _open[:] = [Incident(seed, faults, len(client.ids), on_ranks)]
-    return _open[0]
+    return Incident(seed, known, p, on_ranks)
+
+
+def incident(seed: int) -> Incident:
+    """Start the job of this seed on all ranks, named `job` there, and return the incident.
+
+    Raise RuntimeError without ranks, ValueError with fewer than three or for a negative seed.
+    """
+    if seed < 0:
+        raise ValueError(f"expected a seed of 0 or more, got {seed}")
+    return _started(seed)
+
+
+def practice(cause: str, rank: int = 1) -> Incident:
+    """Start a job with a known fault, on this rank if it is on one, named `job` on the ranks."""
+    if cause not in CAUSES:
+        raise ValueError(f"expected one of {', '.join(CAUSES)}, got {cause!r}")
+    return _started(None, (cause, rank))
+
+
+def check_table(table: Mapping[str, Iterable[str]]) -> None:
+    """Compare a table, the probes in which each cause shows, with what was measured on known faults."""
+    unknown = {*table} - {*CAUSES} | {probe for probes in table.values() for probe in probes} - {*PROBES}
+    if unknown:
+        print(wrapped(f"Not known: {', '.join(sorted(unknown))}. Use names of CAUSES and PROBES.", COLUMNS))
+        return
+    right, unmeasured, wrong = 0, list[str](), list[str]()
+    for cause in CAUSES:
+        missing = [probe for probe in PROBES if (cause, probe) not in _practised]
+        if missing or ("none", "parts") not in _practised:
+            left = "" if len(missing) == len(PROBES) else f" ({', '.join(missing) or 'and none'})"
+            unmeasured.append(f"{cause}{left}")
+            continue
+        measured = {
+            probe
+            for probe in PROBES
+            if shows(probe, _practised[cause, probe], _practised.get(("none", probe), ()))
+        }
+        if measured == set(table.get(cause, ())):
+            right += 1
+        else:
+            wrong.append(cause)
+    print(f"{right} of {len(CAUSES)} rows agree with what was measured here.")
+    if wrong:
+        print(wrapped(f"Look again at the numbers of: {', '.join(wrong)}.", COLUMNS))
+    if unmeasured:
+        print(wrapped(f"Still to be measured: {'; '.join(unmeasured)}.", COLUMNS))
+
+
+# A class.
 
 
 def hand_in(entry: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Return the score of an incident in a student's record, computed from its evidence, and what is odd."""
-    if "faults" not in entry:
+    """Return the score of an incident in a student's record, computed from its measurements."""
+    if not entry.get("tries"):
         return {"points": dict.fromkeys(POINTS, 0), "note": f"no diagnosis of seed {seed}"}
-    evidence, p = [Evidence(**fields) for fields in entry["evidence"]], min(int(entry["ranks"]), 1024)
-    (fault,) = truth = drawn(seed, p).faults
-    used_s = max(price_s(piece.experiment for piece in evidence), float(entry["used_s"]))
-    score = judged(truth, entry["faults"], evidence, used_s)
+    p = min(int(entry["ranks"]), 1024)
+    measured = [Measurement(*one) for one in entry["measured"]]
+    truth, possible = _drawn(seed, p), ticket(seed).causes
+    tries = [Diagnosis(*one) for one in entry["tries"][:2]]
+    first, last = (judged(truth, possible, measured, filed) for filed in (tries[0], tries[-1]))
+    points = dict(first.points)
+    if len(tries) == 2 and SECOND_TRY * last.total > first.total:
+        points = {part: SECOND_TRY * score for part, score in last.points.items()}
     notes = [
-        f"evidence {number} is not what the job of seed {seed} measures"
-        for number, piece in enumerate(evidence, 1)
-        if len(piece.rows) != p
-        or (fault.cause,) not in explanations(1, {piece.experiment: words_of(piece.findings)})
-        or not {finding.rank for finding in piece.findings} <= {fault.rank, None}
+        f"{one.probe} is not what the job of seed {seed} measures"
+        for one in measured
+        if len(one.rows) != p or _contradicts(one, truth.cause)
     ]
-    more = {"lines": list(score.lines), "because": str(entry["because"]), "note": "; ".join(notes)}
-    return {"seed": seed, "ranks": p, "points": dict(score.points), **more}
+    words = " / ".join(str(filed.because) for filed in tries)
+    return {"seed": seed, "ranks": p, "points": points, "because": words, "note": "; ".join(notes)}
+
+
+def _contradicts(measurement: Measurement, cause: str) -> bool:
+    """Tell whether a job with this cause cannot measure that. Whether `parts` fits needs a healthy job."""
+    if measurement.probe == "parts":
+        return bool((_compute_ratio(measurement.rows) > LIMIT) != (cause == "slow rank"))
+    return shows(measurement.probe, measurement.rows, ()) != (measurement.probe in _SHOWS[cause])
+
+
+def _compute_ratio(rows: Rows) -> float:
+    """Return how many times as long the slowest rank computes as the fastest."""
+    compute = np.maximum(np.array(rows)[:, 1], LEAST_MS["parts"])
+    return float(compute.max() / compute.min())
 
 
 def class_rows(files: Iterable[Path], seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the table of a class: each student's mean over the first diagnoses of the seeds, the best first.
+    """Return the table of a class: each student's mean over the seeds, the best first.
 
     Each file is a copy of a student's progress.json, named NAME.json. A seed without a diagnosis counts 0.
     Equal scores share a place.
     """
-    found = list[dict[str, Any]]()
+    rows = list[dict[str, Any]]()
     for file in sorted(files):
         incidents = list[dict[str, Any]]()
         try:
             entries = json.loads(read_input(file))["exercises"]
-            incidents += [hand_in(entries.get(f"11-incident-{seed}-1", {}), seed) for seed in seeds]
-            note = "; ".join(row["note"] for row in incidents if row["note"])
+            incidents += [hand_in(entries.get(f"11-on-call-{seed}", {}), seed) for seed in seeds]
+            note = "; ".join(one["note"] for one in incidents if one["note"])
         except Exception as error:  # a file from a student may hold anything
             note = f"cannot be read: {type(error).__name__}"
-        parts = {part: sum(row["points"][part] for row in incidents) / len(seeds) for part in POINTS}
-        row = {"student": file.stem, "score": sum(parts.values()), **parts, "note": note}
-        found.append({**row, "incidents": incidents})
-    found.sort(key=lambda row: -row["score"])
-    return [{"place": 1 + sum(other["score"] > row["score"] for other in found), **row} for row in found]
+            incidents = []
+        parts = {part: sum(one["points"][part] for one in incidents) / len(seeds) for part in POINTS}
+        row = {"student": file.stem, "score": 10 * sum(parts.values()), **parts, "note": note}
+        rows.append({**row, "incidents": incidents})
+    rows.sort(key=lambda row: -row["score"])
+    return [{"place": 1 + sum(other["score"] > row["score"] for other in rows), **row} for row in rows]
 
 
 def class_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows as text in aligned columns."""
     names = ("place", "student", "score", *POINTS, "note")
-    return table_of([{name: row[name] for name in names} for row in rows])
+    lines = [list(names), *([_shown(row[name]) for name in names] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines
+    )

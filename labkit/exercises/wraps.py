@@ -381,3 +381,57 @@ def _array(buffer: Any) -> Any:
 
 def _root(array: Any) -> Any:
     return _root(array.base) if isinstance(getattr(array, "base", None), np.ndarray) else array
+
+
+class JobOnTrial:
+    """A job for the probes of notebook 11, with a clock of its own: each part takes a set time on a rank.
+
+    `number` counts its steps. It has not been restarted, and its step uses a gradient of its own.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size, self.batch = rank, size, 20 + 7 * rank
+        self.number, self.now_s = 2, 50.0
+        self.params, self.grads, self.used = np.full((3, 5), 7.0) + np.arange(5.0)
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def restart(self) -> None:
+        self.number = 0
+        self.params = np.arange(5.0) + (self.rank == 2)
+        self.grads, self.used = np.zeros(5), np.zeros(5)
+
+    def times_s(self, number: int, samples: int) -> np.ndarray:
+        """Return how long the parts of a step take, in s. Shape: (4,)."""
+        usual = np.array([3.0, 8.0 + 24 * (self.rank == 1), 5.0, 2.0]) * [samples / 16, samples / 16, 1, 1]
+        return 1e-3 * usual * [1.5, 1.0, 1.25, 9.0, 1.125, 30.0, 2.0][number % 7]
+
+    def _pass(self, part: int, samples: int = 16) -> None:
+        self.now_s += float(self.times_s(self.number, samples)[part])
+
+    def load(self, samples: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        count = self.batch if samples is None else samples
+        self._pass(0, count)
+        return np.full((count, 2), self.rank + 1.0), np.arange(count)
+
+    def compute(self, x: np.ndarray, y: np.ndarray) -> None:
+        self.grads[:] = x[0, 0] * np.array([1.0, -2, 4, 0.5, 3]) + 0.1 * len(y) * np.arange(5)
+        self.grads[0] += 4.0 * self.number
+        self._pass(1, len(y))
+
+    def average(self) -> None:
+        self.grads[:] = [2.0, 1, -1, 3, 0.5 * self.rank]
+        self._pass(2)
+
+    def update(self) -> None:
+        self._pass(3)
+        self.used[:] = self.grads
+        self.params = self.params - 0.5 * self.grads
+        self.grads[:] = 11.0
+        self.number += 1
+
+    def step(self) -> None:
+        self.compute(*self.load())
+        self.average()
+        self.update()

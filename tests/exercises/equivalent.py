@@ -102,4 +102,10 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "30: - elif not np.allclose(f['global_loss'], weights @ f['local_loss'], rtol=1e-06): + elif not np.allclose(f['global_loss'], weights @ f['local_loss']):": "the differences of rounding are smaller still, those of a fault far larger",
         "30: - elif not np.allclose(f['global_loss'], weights @ f['local_loss'], rtol=1e-06): + elif not np.allclose(f['global_loss'], weights @ f['local_loss'], rtol=-0.999999):": "what is left of the tolerance is atol, 1e-8, which equal losses meet",
     },
+    "ping_pong": {
+        "7: - times, ball = (np.zeros((comm.size, comm.size)), np.zeros(1)) + times, ball = (np.zeros((comm.size, comm.size)), np.ones(1))": "what a message holds does not matter",
+        "21: - if comm.rank == low: + if comm.rank != low:": "the other rank of a pair takes as long for its trips, and silent ranks take no time",
+        "22: - times[low, high] = times[high, low] = 1000.0 * np.median(trips) + times[low, high] = times[high, low] = 1001.0 * np.median(trips)": "times vary by more than that",
+        "22: - times[low, high] = times[high, low] = 1000.0 * np.median(trips) + times[low, high] = times[high, low] = 999.0 * np.median(trips)": "times vary by more than that",
+    },
 }

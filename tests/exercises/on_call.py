@@ -1,113 +1,96 @@
-"""The reference diagnosis of many incidents: a program that only measures has to find cause and rank.
+"""Jobs with each known fault, measured with the references of notebook 11's probes.
 
-    OPENBLAS_NUM_THREADS=1 mpiexec -n 4 python -m tests.exercises.on_call 200 [--faults 1] [--first 0]
+    OPENBLAS_NUM_THREADS=1 mpiexec -n 4 python -m tests.exercises.on_call [--rounds 1]
 
-prints each incident with a wrong verdict, and how many are right. With --causes, each seed gives the size of
-the job for one incident of each cause.
+prints each cause with the probes in which it shows and the result of its job, and a line of JSON: how many
+agree with the table of causes, how many do not, and how many measurements were too busy.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from functools import partial
-from time import perf_counter
+from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
-from labkit.exercises import on_call_job
-from labkit.exercises.on_call import (
-    CAUSES,
-    EXPERIMENTS,
-    Fault,
-    Finding,
-    Setting,
-    TooBusy,
-    diagnosed,
-    drawn,
-    hang_rows,
-)
+from labkit.exercises import catalogue, on_call, on_call_job
+from labkit.exercises.checking import reference_function
+from labkit.exercises.on_call import CAUSES, ON_A_RANK, PROBES
 from mpiwatch import communicators
 from mpiwatch.renewal import renewal
-from mpiwatch.report import Report
 from mpiwatch.waiting import HangError
 
-TOO_BUSY = "too busy"
-ATTEMPTS = 4  # of an experiment that is too busy
 DEADLINE_S = 2.0  # of a watched call
+ATTEMPTS = 4  # of a measurement that is too busy
 
 
-def own_outcome(name: str) -> object:
-    """Run an experiment; return this rank's row, or the report of a hang."""
+def once(probe: str) -> Any:
+    """Return the rows of a probe, or the report of a hang."""
     try:
-        return dict(on_call_job.measure(name))
+        name = PROBES[probe].function
+        function = reference_function(catalogue.find(name)) if name else None
+        measured = on_call_job.measure(probe, function)
     except HangError as error:
         renewal.is_due = True
         return error.report
+    if measured["again"] is None:
+        return measured["rows"]
+    return on_call.settled(probe, np.array(measured["rows"]), np.array(measured["again"])).tolist()
 
 
-def read(words: list[str], name: str) -> set[Finding]:
-    """Return what an experiment reads, on all ranks; if the machine is too busy, repeat it a few times."""
-    for attempt in range(ATTEMPTS):
-        outcome = own_outcome(name)
-        if renewal.is_due_on_any_rank():  # as before a notebook's next cell
-            renewal.renew(MPI.COMM_WORLD, "an experiment failed")
-        outcomes = MPI.Intracomm(MPI.COMM_WORLD).allgather(outcome)
-        reports = [each for each in outcomes if isinstance(each, Report)]
+def rows_of(world: MPI.Intracomm, probe: str, counts: Counter[str]) -> Any:
+    """Return the rows of a probe on all ranks; repeat what is too busy. A hang is a row for each rank."""
+    for _ in range(ATTEMPTS):
         try:
-            found = EXPERIMENTS[name].read(hang_rows(reports[0], len(outcomes)) if reports else outcomes)
-        except TooBusy:
-            words.append(f"{name}: {TOO_BUSY}")
-            if attempt == ATTEMPTS - 1:
-                raise
-        else:
-            words.append(f"{name}: {', '.join(map(str, found))}")
-            break
-    return found
-
-
-def settings(options: argparse.Namespace, p: int) -> Iterator[tuple[int, Setting]]:
-    """Yield the seeds and their incidents; with --causes, one for each cause, on ranks in turn."""
-    for seed in range(options.first, options.first + options.incidents):
-        setting = drawn(seed, p, options.faults)
-        if not options.causes:
-            yield seed, setting
+            outcome = once(probe)
+        except on_call.TooBusy:
+            outcome = None
+        if renewal.is_due_on_any_rank():
+            renewal.renew(MPI.COMM_WORLD, "a measurement failed")
+        outcomes = MPI.Intracomm(MPI.COMM_WORLD).allgather(outcome)
+        if any(each is None for each in outcomes):
+            counts["too busy"] += 1
             continue
-        for number, (name, cause) in enumerate(CAUSES.items()):
-            on_a_rank = cause.is_on_a_rank and (name != "slow link" or p > 2)
-            yield seed, setting._replace(faults=(Fault(name, number % p if on_a_rank else None),))
+        report = next((each for each in outcomes if not isinstance(each, list)), None)
+        if report is not None:
+            return [[int(rank in report.missing())] for rank in range(world.size)]
+        return outcomes[0]
+    return None
 
 
 def main() -> None:
-    """Diagnose the incidents on this rank. The exit status is 1 if a verdict is wrong."""
+    """Measure on this rank. The exit status is 1 if a row of the table is another one."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("incidents", type=int)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--faults", type=int, default=1)
-    parser.add_argument("--causes", action="store_true")
+    parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
     world = communicators.watch_world(deadline_s=DEADLINE_S)
     renewal.prepare(world)
     counts: Counter[str] = Counter()
-    began = perf_counter()
-    for seed, setting in settings(options, world.size):
-        on_call_job.start_setting(world, setting)
-        words = list[str]()
-        try:
-            found = diagnosed(partial(read, words), options.faults)
-            verdict = "right" if found is not None and set(found) == set(setting.faults) else "wrong"
-        except TooBusy:
-            found, verdict = None, TOO_BUSY
-        counts[verdict] += 1
-        counts["none accused"] += setting.faults[0].cause == "none" and verdict == "wrong"
-        if world.rank == 0 and verdict != "right":
-            print(f"seed {seed}: {setting.faults}, found {found}, read {'; '.join(words)}", flush=True)
+    for number in range(options.rounds):
+        healthy: dict[str, Any] = {}
+        for place, cause in enumerate(["none", *[cause for cause in CAUSES if cause != "none"]]):
+            rank = (number + place) % world.size
+            on_call_job.start(world, on_call.setting_of(number, cause, rank, world.size))
+            shown = set()
+            for probe in PROBES:
+                rows = rows_of(world, probe, counts)
+                if cause == "none":
+                    healthy[probe] = rows
+                if rows is None or healthy[probe] is None:
+                    continue
+                if on_call.shows(probe, rows, healthy[probe]):
+                    shown.add(probe)
+            is_right = shown == on_call._SHOWS[cause]
+            counts["right" if is_right else "wrong"] += 1
+            step = "" if cause == "branch" else f"{on_call_job.result(is_repaired=False)}"
+            if world.rank == 0:
+                print(cause, rank if cause in ON_A_RANK else "", sorted(shown), step, flush=True)
     if world.rank == 0:
-        print(f"{json.dumps(counts)} in {perf_counter() - began:.0f} s, load {os.getloadavg()}")
+        print(json.dumps(counts))
     sys.exit(counts["wrong"] > 0)
 
 

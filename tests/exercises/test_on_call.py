@@ -1,344 +1,298 @@
-"""Incidents: measuring alone finds each cause on ranks; the judge; a class's table; nothing left behind."""
+"""Incidents: each cause shows in the probes of the table, on ranks; the score; a class's table; a kernel."""
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import json
+import random
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from labkit import cli
 from labkit.exercises import on_call, record
-from labkit.exercises.on_call import (
-    BUDGET_S,
-    CAUSES,
-    EXPERIMENTS,
-    POINTS,
-    Evidence,
-    Fault,
-    Finding,
-    ideal,
-    price_s,
-)
+from labkit.exercises.on_call import CAUSES, ON_A_RANK, POINTS, PROBES, TICKETS, Diagnosis, Measurement
 from tests.cluster_fixtures import Kernel, World
 from tests.conftest import thorough
 
 
-@pytest.mark.parametrize("case", [(3, 1), thorough((2, 1)), thorough((5, 1)), thorough((4, 2))])
-def test_measuring_alone_finds_each_cause_and_its_rank(
-    run: Callable[..., subprocess.CompletedProcess[str]], case: tuple[int, int]
+@pytest.mark.parametrize("p", [3, thorough(4), thorough(5)])
+def test_each_cause_shows_in_the_probes_of_the_table(
+    run: Callable[..., subprocess.CompletedProcess[str]], p: int
 ) -> None:
-    p, faults = case
-    causes = ["--causes"] if faults == 1 else ["--faults", "2", "--first", "40"]
-    number = "1" if faults == 1 else "12"
-    done = run(p, "-m", "tests.exercises.on_call", number, *causes)
-    counts = json.loads(done.stdout.splitlines()[-1].split("}")[0] + "}")
-    assert counts.get("wrong", 0) == 0 and done.returncode == 0, done.stdout
-    assert counts["right"] >= counts.get("too busy", 0), done.stdout  # else it has tested little
+    done = run(p, "-m", "tests.exercises.on_call")
+    counts = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0 and counts == {"right": len(CAUSES)} | {
+        name: count for name, count in counts.items() if name == "too busy"
+    }, done.stdout
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_an_order_that_follows_what_is_possible_finds_all_faults_within_the_budget(number: int) -> None:
-    for causes in on_call.explanations(number):
-        bought = list[str]()
-        faults = {Fault(cause, k if CAUSES[cause].is_on_a_rank else None) for k, cause in enumerate(causes)}
-        found = on_call.diagnosed(ideal(causes, bought), number)
-        assert found is not None and set(found) == faults, (causes, found)
-        assert price_s(bought) == on_call.best_order_s(causes) <= BUDGET_S[number]
+def test_causes_differ_in_the_table_and_five_seeds_in_a_row_have_five_tickets() -> None:
+    assert set(on_call._SHOWS) == set(CAUSES)
+    for one, other in itertools.combinations(CAUSES, 2):
+        assert on_call._SHOWS[one] != on_call._SHOWS[other], (one, other)
+    assert {on_call.ticket(seed) for seed in range(7, 12)} == set(TICKETS)
+    assert {cause for ticket in TICKETS for cause in ticket.causes} == set(CAUSES)
 
 
-def test_all_causes_occur_as_often_as_they_should() -> None:
-    found = Counter[str]()
-    for seed in range(600):
-        for p in (2, 3, 8):
-            setting = on_call.drawn(seed, p)
-            ((cause, rank),) = setting.faults
-            assert (rank is not None) <= CAUSES[cause].is_on_a_rank
-            assert rank is None or rank < len(setting.batches)
-            assert len(set(setting.batches)) > 1
-            found[cause] += 1
-    for name, each in CAUSES.items():
-        assert found[name] == pytest.approx(60 * each.weight, rel=0.35)
+def test_every_cause_of_a_ticket_occurs_on_every_rank() -> None:
+    counts = Counter[tuple[str, int | None]]()
+    for seed in range(3000):
+        setting = on_call._drawn(seed, 5)
+        assert setting.cause in on_call.ticket(seed).causes
+        assert (setting.rank is not None) == (setting.cause in ON_A_RANK)
+        assert setting.cause == on_call._drawn(seed, 3).cause
+        counts[setting.cause, setting.rank] += 1
+    assert {cause for cause, _ in counts} == set(CAUSES)
+    assert {rank for cause, rank in counts if cause == "branch"} == set(range(5))
 
 
-@pytest.mark.parametrize(("ratio", "noise", "expected"), [(1.1, 1.2, []), (3.0, 1.2, [1]), (3.0, 2.0, None)])
-def test_a_busy_machine_neither_accuses_nor_clears(
-    ratio: float, noise: float, expected: list[int] | None
-) -> None:
-    if expected is None:
-        with pytest.raises(on_call.TooBusy, match="rank 1 decide nothing"):
-            on_call.stand_out({0: 0.5, 1: ratio}, noise, 2.0)
-    else:
-        assert on_call.stand_out({0: 0.5, 1: ratio}, noise, 2.0) == expected
+@pytest.mark.parametrize("p", [3, 4, 7, 40])
+def test_local_batches_differ_and_a_job_needs_three_ranks(p: int) -> None:
+    batches = on_call.setting_of(1, "none", 0, p).batches
+    assert len(batches) == p and len(set(batches)) > 1 and min(batches) > 0
+    with pytest.raises(ValueError, match="expected 3 ranks or more, got 2"):
+        on_call.setting_of(1, "none", 0, 2)
 
 
-SLOW = Fault("slow rank", 2)
-EVEN = {"load ms": 0.1, "load noise": 1.0, "compute noise": 1.0}
-ROWS: Mapping[str, list[Mapping[str, Any]]] = {
-    "phases": [{**EVEN, "compute / fixed": ratio} for ratio in (1.0, 1.0, 3.0)],
-    "threads": [{"all / one": 1.0}] * 3,
-    "samples": [{"of others": 0}] * 3,
-    "run": [{"loss": 1.0, "states": "equal"}] * 3,
-}
-RIVALS = ["slow rank", "blas threads"]
-OTHERS = sorted(set(CAUSES) - {"same shard"})  # after `samples` has shown nothing
+def test_a_busy_machine_names_no_rank() -> None:
+    quiet, busy = np.full((3, 4), 30.0), np.full((3, 4), 30.0)
+    assert on_call.settled("parts", quiet, 1.2 * quiet)[0, 0] == 30
+    busy[1, 1] = 90
+    with pytest.raises(on_call.TooBusy, match=r"differ by a factor of 3\.0") as raised:
+        on_call.settled("parts", quiet, busy)
+    assert "rank" not in str(raised.value)
+    busy[1] = [30, 30, 90, 30]  # a wait for others
+    on_call.settled("parts", quiet, busy)
 
 
-def evidence(name: str, reading: str, left: Sequence[str], probability: float, rows: Any = None) -> Evidence:
-    return Evidence(name, rows or ROWS[name], probability, reading, left)
+def ideal(probe: str, cause: str, rank: int | None, p: int) -> Measurement:
+    """Return what a probe measures on a quiet machine."""
+    rows: list[list[Any]] = [[0] for _ in range(p)]
+    if probe == "parts":
+        rows = [[0.1, 32.0, 160.0 if cause == "slow link" else 40.0, 0.1] for _ in range(p)]
+        if cause == "slow rank" and rank is not None:
+            rows[rank][1] = 128.0
+    elif probe == "pings":
+        slow = rank if cause == "slow link" else None
+        rows = [[0 if a == b else 32.0 if slow in (a, b) else 4.0 for b in range(p)] for a in range(p)]
+    elif probe == "sums":
+        rows = [[11, 22 + k * (cause == "late average")] for k in range(p)]
+        if cause == "other start" and rank is not None:
+            rows[rank] = [12, 23]
+    elif probe in on_call._SHOWS[cause]:
+        rows = [[1 if rank in (None, k) else 0] for k in range(p)]
+    return Measurement(probe, rows)
 
 
-PHASES = evidence("phases", "compute 2", RIVALS, 6.5 / 30)  # 3 + 3 / 2 + 2 of 30 report a word
-THREADS = evidence("threads", "nothing", ["slow rank"], 1 / 3)  # BLAS threads: 3 / 2 against 3
+@pytest.mark.parametrize("cause", CAUSES)
+def test_ideal_measurements_show_what_the_table_says(cause: str) -> None:
+    healthy = {probe: ideal(probe, "none", None, 4).rows for probe in PROBES}
+    rank = 2 if cause in ON_A_RANK else None
+    shown = {
+        probe for probe in PROBES if on_call.shows(probe, ideal(probe, cause, rank, 4).rows, healthy[probe])
+    }
+    assert shown == on_call._SHOWS[cause]
 
 
-def judge(given: Fault, *shown: Evidence, used_s: float = 12.0, truth: Fault = SLOW) -> Mapping[str, int]:
-    return on_call.judged([truth], dict([given]), shown, used_s).points
+SLOW = on_call.Setting(0, "slow link", 3, (1, 2, 3, 4))
+TUESDAY = TICKETS[0].causes
+PINGS, PARTS = ideal("pings", "slow link", 3, 4), ideal("parts", "slow link", 3, 4)
+SUMS = ideal("sums", "slow link", 3, 4)
+FILED = Diagnosis("slow link", 3, "slow rank", "pings", 32.1, "all pairs with rank 3")
 
 
-def test_a_proof_that_is_read_right_gets_all_points() -> None:
-    assert judge(SLOW, PHASES, THREADS) == POINTS
-    score = on_call.judged([SLOW], dict([SLOW]), [PHASES, THREADS], 12.0)
-    assert score.total == 100
-    assert score.lines[0] == "1 phases: compute 2, read compute 2; probability 0.22, predicted 0.22"
+def test_points_for_cause_rank_numbers_and_measurements() -> None:
+    def points(filed: Diagnosis, *measured: Measurement) -> list[float]:
+        return list(on_call.judged(SLOW, TUESDAY, measured, filed).points.values())
+
+    assert points(FILED, PINGS) == [4, 2, 3, 1] == list(POINTS.values())
+    assert points(FILED._replace(cause="slow rank"), PINGS) == [0, 0, 0, 0]
+    assert points(FILED._replace(rank=1), PINGS) == [4, 0, 3, 1]
+    assert points(FILED._replace(number=77.0), PINGS) == [4, 2, 2, 1]
+    assert points(FILED._replace(rival="none"), PINGS) == [4, 2, 2, 1]  # not the nearest
+    assert points(FILED._replace(probe="parts", number=32.0), PARTS) == [
+        4,
+        2,
+        3,
+        1,
+    ]  # all compute equally fast
+    assert points(FILED._replace(probe="sums", number=11), SUMS) == [4, 2, 0, 1]  # equal for both
+    assert points(FILED) == [4, 2, 0, 0]  # a guess
 
 
-def test_a_proof_counts_as_much_as_the_measurements_make_the_cause_probable() -> None:
-    assert judge(SLOW, PHASES)["proof"] == round(POINTS["proof"] * 2 / 3)
-    assert judge(SLOW)["proof"] == round(POINTS["proof"] / 10 / 2)  # 3 of 30, and no rank
-    assert judge(SLOW)["reading"] == judge(SLOW)["prediction"] == 0
-    shown = evidence("run", "state", ["late average", "other start", "stale buffers"], 9 / 30)
-    shown.rows = [{"loss": 1.0, "states": "different"}] * 3
-    assert (
-        judge(Fault("stale buffers", 1), shown, truth=Fault("stale buffers", 1))["proof"] == 2
-    )  # 20 / 4 / 2
+def test_one_measurement_may_decide_nothing() -> None:
+    def spare(*probes: str) -> int:
+        return on_call.useless(probes, "slow link", TUESDAY)
+
+    assert [spare("pings"), spare("parts", "pings"), spare("sums", "parts")] == [0, 1, 1]
+    assert [spare("pings", "pings"), spare("sums", "mean", "pings")] == [0, 2]
 
 
-def test_a_wrong_rank_cause_or_reading_gets_nothing_for_it() -> None:
-    assert judge(Fault("slow rank", 1), PHASES, THREADS) == {**POINTS, "rank": 0}
-    wrong = judge(Fault("blas threads", 2), PHASES, THREADS)
-    assert [wrong[part] for part in ("cause", "rank", "proof", "cost")] == [0, 0, 0, 0]
-    misread = evidence("phases", "compute 1", RIVALS, 6.5 / 30)
-    assert judge(SLOW, misread, THREADS)["reading"] == 15
-    too_much = evidence("phases", "compute 2", ["slow rank"], 6.5 / 30)
-    score = on_call.judged([SLOW], dict([SLOW]), [too_much, THREADS], 12.0)
-    assert score.points["reading"] == 15 and "left is wrong about blas threads" in score.lines[0]
+def test_nearest_rivals_are_of_the_ticket_and_none_only_if_alone() -> None:
+    assert on_call.nearest_rivals("slow link", TUESDAY) == {"slow rank"}
+    assert on_call.nearest_rivals("none", TUESDAY) == {"slow rank"}
+    assert on_call.nearest_rivals("late average", TICKETS[1].causes) == {"plain mean", "other start"}
+    assert on_call.nearest_rivals("branch", ("branch", "none")) == {"none"}
 
 
-def test_a_misreading_does_not_spoil_what_follows_from_it() -> None:
-    possible = [c for c in CAUSES if c not in ("slow rank", "slow disk")]
-    misread = evidence("phases", "nothing", possible, 6.5 / 30)
-    after = evidence("samples", "nothing", [c for c in possible if c != "same shard"], 3 / (30 - 3 - 2 - 1.5))
-    points = judge(SLOW, misread, after)
-    assert points["reading"] == 15 and points["prediction"] == POINTS["prediction"]
+def test_a_script_that_knows_only_the_page_scores_less_than_half() -> None:
+    """It files a cause of the ticket and what needs no measurement, and then another cause."""
+    rng, totals = random.Random(1), []
+    for seed in range(400):
+        truth, possible = on_call._drawn(seed, 4), on_call.ticket(seed).causes
+        total = 0.0
+        for factor, cause in zip((1, on_call.SECOND_TRY), rng.sample(possible, 2), strict=True):
+            rank = rng.randrange(4) if cause in ON_A_RANK else None
+            rival = min(on_call.nearest_rivals(cause, possible))
+            filed = Diagnosis(cause, rank, rival, "parts", 30.0)
+            total = max(total, factor * on_call.judged(truth, possible, [], filed).total)
+        totals.append(10 * total)
+    assert np.mean(totals) < 40
 
 
-def test_predictions_lose_with_the_square_of_their_distance_and_a_repetition_is_none() -> None:
-    for off, points in (0.0, 10), (0.1, 8), (0.2, 0), (-0.1, 8):
-        assert judge(SLOW, evidence("phases", "compute 2", RIVALS, 6.5 / 30 + off))["prediction"] == points
-    again = evidence("phases", "compute 2", RIVALS, 0.9)
-    assert judge(SLOW, PHASES, again)["prediction"] == POINTS["prediction"]
-
-
-def test_cost_asks_for_a_good_order_and_not_for_luck() -> None:
-    full = POINTS["cost"]
-    mean_s = on_call.mean_best_order_s(1)
-    assert mean_s > on_call.best_order_s(("slow rank",)) == price_s(["phases", "threads"])
-    assert [judge(SLOW, PHASES, THREADS, used_s=s)["cost"] for s in (12, mean_s, 50)] == [full, full, 0]
-    none, proof = Fault("none", None), ["run", "phases", "samples", "threads", "mean", "links", "buckets"]
-    assert on_call.best_order_s(("none",)) == price_s(proof) > mean_s
-    assert judge(SLOW, used_s=0.0)["cost"] <= 1 and judge(none, used_s=0.0, truth=none)["cost"] <= 2
-
-
-def test_each_of_two_faults_counts_half_and_a_wrong_one_is_taken_off() -> None:
-    truth = [Fault("slow rank", 2), Fault("same shard", 1)]
-    assert ("slow rank", "same shard") in on_call.explanations(2)
-    right = on_call.judged(truth, dict(truth), [], 0.0).points
-    half = on_call.judged(truth, {"slow rank": 2, "tags": 0}, [], 0.0).points
-    assert (right["cause"], half["cause"], half["rank"]) == (15, 0, 0)
-
-
-def test_a_probability_follows_from_the_weights_and_what_was_read() -> None:
-    def after(*readings: tuple[str, set[str]]) -> float:
-        return on_call.probability_of_a_word("threads", on_call.explanations(1, dict(readings)))
-
-    assert after() == pytest.approx(3 / 30)
-    assert after(("phases", {"compute"})) == pytest.approx(1 / 3)  # 3 / 2 against 3
-    assert after(("phases", set())) == pytest.approx(1.5 / (30 - 3 - 2 - 1.5))
-    assert after(("links", {"link"})) == 0
+SEED = next(seed for seed in range(999) if on_call._drawn(seed, 4)[1:3] == ("slow link", 3))
+ENTRY = f"11-on-call-{SEED}"
 
 
 def on_ranks(name: str, call: str) -> Any:
-    """Measure on three ranks of which rank 2 is slow; no cell uses the job."""
-    return ROWS[call.split("'")[1]] if call.startswith("measure") else [set[str]()] * 3
-
-
-SEED = next(seed for seed in range(999) if on_call.drawn(seed, 3).faults == (SLOW,))
-ENTRY = f"11-incident-{SEED}-1"
+    """Measure on four ranks of which rank 3 has a slow link."""
+    if name == on_call.JOB:
+        return None
+    probe = call.split("'")[1]
+    rows = ideal(probe, "slow link", 3, 4).rows
+    again = rows if PROBES[probe].is_timed else None
+    return [{"rows": rows, "again": again, "whose": "the reference's probe"}]
 
 
 @pytest.fixture
 def on_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> on_call.Incident:
-    """An incident on three ranks that are none."""
+    """An incident on four ranks that are none."""
     monkeypatch.setenv(record.FILE, str(tmp_path / "progress.json"))
-    return on_call.Incident(SEED, 1, 3, on_ranks)
+    return on_call.Incident(SEED, ("", 0), 4, on_ranks)
 
 
-def test_an_experiment_wants_a_prediction_before_it_and_a_reading_after_it(
+GOOD = {"rival": "slow rank", "probe": "pings", "number": 32.0, "because": "all pairs with rank 3 are slow"}
+
+
+def test_only_a_complete_diagnosis_is_filed_and_a_second_one_counts_half(
     on_paper: on_call.Incident, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for arguments, words in (
-        (("phases",), "Predict first"),
-        (("phases", -0.1), "Predict first"),
-        (("phases", 2), "Predict first"),
-        (("", 0.5), "expected an experiment"),
+    on_paper.measure("ping")
+    assert "Expected a probe" in capsys.readouterr().out
+    on_paper.measure("pings")
+    assert "the reference's probe" in capsys.readouterr().out
+    for cause, rank, changes, words in (
+        ("slow", 3, {}, "expected a cause"),
+        ("slow link", 4, {}, "a rank is None"),
+        ("slow link", 3, {"rival": "slow link"}, "another one as its rival"),
+        ("slow link", 3, {"probe": ""}, "expected the probe"),
+        ("slow link", 3, {"because": " "}, "say in"),
     ):
-        on_paper.experiment(*arguments)
-        assert words in capsys.readouterr().out and not on_paper.evidence
-    on_paper.read("nothing", OTHERS)
-    assert "no experiment without" in capsys.readouterr().out
-    on_paper.experiment("phases", 0.5)
-    shown = capsys.readouterr().out
-    assert "compute / fixed" in shown and not {"takes", "stands out", "slow"} & set(shown.split())
-    on_paper.experiment("threads", 0.5)
-    assert "Read phases first" in capsys.readouterr().out
-    for words, left, said in (
-        ("slow 2", RIVALS, "phases can show"),
-        ("compute 3", RIVALS, "phases can show"),
-        ("compute 2", [], "left has"),
-        ("compute 2", ["slow"], "left has"),
-    ):
-        on_paper.read(words, left)
-        assert said in capsys.readouterr().out and not on_paper.evidence[0].reading
-    on_paper.read("compute 2", RIVALS)
-    on_paper.experiment("threads", 0.5)
-    assert on_paper.used_s == price_s(["phases", "threads"]) and len(on_paper.evidence) == 2
-    on_paper.read("nothing", ["slow rank"])
-    on_paper.used_s = BUDGET_S[1] - EXPERIMENTS["phases"].price_s + 0.1
-    on_paper.experiment("phases", 0.5)
-    assert "phases costs" in capsys.readouterr().out and len(on_paper.evidence) == 2
+        on_paper.diagnose(cause, rank, **{**GOOD, **changes})
+        assert words in " ".join(capsys.readouterr().out.split()) and not on_paper.tries
+    on_paper.compare()
+    assert "Diagnose first" in capsys.readouterr().out
+    on_paper.diagnose("slow link", 1, **GOOD)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "8 of 10 points" in said and "It was" not in said
+    on_paper.diagnose("slow link", 1, **GOOD)
+    assert "a second one must differ" in " ".join(capsys.readouterr().out.split())
+    on_paper.diagnose("slow link", 3, **GOOD)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "5 of 10 points" in said and "It was: slow link on rank 3" in said
+    again = on_call.Incident(SEED, ("", 0), 4, on_ranks)
+    again.diagnose("slow rank", 3, **{**GOOD, "rival": "slow link"})
+    assert "has its diagnosis" in capsys.readouterr().out and len(again.tries) == 2
 
 
-def test_words_that_name_no_rank_are_read_without_one() -> None:
-    assert on_call.read_words("start 1, differ", "weights", 3) == {Finding("start", 1), Finding("differ")}
-    assert on_call.read_words("nothing", "weights", 3) == set()
-    for text in ("differ 1", "start 3", "start x", "hang", ""):
-        assert on_call.read_words(text, "weights", 3) is None
-
-
-def test_a_seed_has_one_budget_and_one_diagnosis_on_any_number_of_ranks(
-    on_paper: on_call.Incident, capsys: pytest.CaptureFixture[str]
-) -> None:
-    at_the_same_time = on_call.Incident(SEED, 1, 3, on_ranks)
-    on_paper.experiment("phases", 0.9)
-    again, other = on_call.Incident(SEED, 1, 3, on_ranks), on_call.Incident(SEED, 1, 4, on_ranks)
-    assert again.evidence[0].rows == on_paper.evidence[0].rows and other.evidence == []
-    assert again.used_s == other.used_s == price_s(["phases"])
-    assert "This incident continues" in capsys.readouterr().out
-    at_the_same_time.experiment("samples", 0.5)
-    assert at_the_same_time.used_s == record.load()[ENTRY]["used_s"] == price_s(["phases", "samples"])
-    on_paper.read("compute 2", RIVALS)
-    on_paper.diagnose({"slow rank": 2}, "the first one")
-    at_the_same_time.read("nothing", OTHERS)
-    at_the_same_time.diagnose({"nan": 1}, "the second one")
-    practice = on_call.Incident(SEED, 1, 3, on_ranks)
-    assert practice.used_s == 0
-    practice.experiment("samples", 0.1)
-    kept = record.load()[ENTRY]
-    assert kept["because"] == "the first one" and len(kept["evidence"]) == 1
-
-
-def test_cells_pay_for_the_parts_of_the_job_that_they_use(
-    on_paper: on_call.Incident, capsys: pytest.CaptureFixture[str]
-) -> None:
-    touched = [{"load", "compute"}, {"ids"}, set()]
-    on_paper._on_ranks = lambda name, call: touched if call == "used()" else on_ranks(name, call)
-    on_paper.charge()
-    assert on_paper.used_s == price_s(["phases", "samples"])
-    assert "phases + samples" in capsys.readouterr().out
-    assert record.load()[ENTRY]["used_s"] == on_paper.used_s
-
-
-def filed(case: on_call.Incident) -> None:
-    case.experiment("phases", 6.5 / 30)
-    case.read("compute 2", RIVALS)
-    case.experiment("threads", 1 / 3)
-    case.read("nothing", ["slow rank"])
-    case.diagnose({"slow rank": 2}, "it takes three times as long, without other threads")
-
-
-def test_only_a_complete_diagnosis_is_filed(
-    on_paper: on_call.Incident, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for faults, because, words in (
-        ({}, "why", "expected 1 cause"),
-        ({"slow": 2}, "why", "expected 1 cause"),
-        ({"slow rank": 3}, "why", "a rank is"),
-        ({"slow rank": 2}, " ", "say in"),
-    ):
-        on_paper.diagnose(faults, because)
-        assert words in capsys.readouterr().out and on_paper.score is None
-    filed(on_paper)
-    assert "It was slow rank on rank 2. 100 of 100 points" in capsys.readouterr().out
-    on_paper.diagnose({"slow rank": 2}, "why")
-    assert "has its diagnosis" in capsys.readouterr().out
-
-
-def test_the_table_of_a_class_computes_scores_from_evidence(
+def test_the_table_of_a_class_computes_scores_from_measurements(
     on_paper: on_call.Incident, tmp_path: Path
 ) -> None:
-    filed(on_paper)
+    on_paper.measure("pings")
+    on_paper.diagnose("slow link", 3, **GOOD)
     folder = tmp_path / "class"
     folder.mkdir()
-    content = json.loads((tmp_path / "progress.json").read_bytes())
-    name = ENTRY
+    entry = json.loads((tmp_path / "progress.json").read_bytes())["exercises"][ENTRY]
 
     def hand_in(student: str, **changes: Any) -> None:
-        entry = {**content["exercises"][name], **changes}
-        (folder / f"{student}.json").write_text(json.dumps({"exercises": {name: entry}}))
+        (folder / f"{student}.json").write_text(json.dumps({"exercises": {ENTRY: {**entry, **changes}}}))
 
     hand_in("ada")
-    hand_in("bob", used_s=0, score=99, scores=dict.fromkeys(POINTS, 99), points=99)
-    hand_in("max", used_s=0, evidence=content["exercises"][name]["evidence"] * 4)
-    even = {**content["exercises"][name]["evidence"][0], "rows": [ROWS["phases"][0]] * 3}
-    hand_in("eve", evidence=[even])
-    hand_in("odd", evidence=[{**even, "rows": [{}]}])
-    hand_in("few", ranks=10**9, evidence=[])
+    hand_in("bob", score=99, points={"cause": 99})
+    hand_in("eve", measured=[["pings", [[0, 4, 4, 4]] * 4]])
+    wrong = [["slow link", 1, "slow rank", "pings", 32.0, "first"], *entry["tries"]]
+    hand_in("two", tries=wrong)
+    hand_in("odd", measured=[["pings", [[{}] * 4] * 4]])
     (folder / "damaged.json").write_text("{")
-    (folder / "deep.json").write_text("[" * 100_000)
     (folder / "late.json").write_text('{"exercises": {}}')
     done = CliRunner().invoke(cli.main, ["contest", str(folder), "--incident", str(SEED), "--json"])
     rows = {row["student"]: row for row in json.loads(done.stdout)}
-    assert rows["ada"]["score"] == rows["bob"]["score"] == 100
-    assert "three times" in rows["ada"]["incidents"][0]["because"] and rows["ada"]["note"] == ""
-    assert "evidence 1 is not what" in rows["eve"]["note"] and rows["eve"]["proof"] == 0
-    assert rows["few"]["score"] < 50 and rows["max"]["cost"] < 5 < rows["bob"]["cost"]
+    assert rows["ada"]["score"] == rows["bob"]["score"] == 100 and rows["ada"]["note"] == ""
+    assert rows["ada"]["incidents"][0]["because"] == GOOD["because"]
+    assert "pings is not what the job" in rows["eve"]["note"] and rows["two"]["score"] == 80
     assert rows["late"]["note"] == f"no diagnosis of seed {SEED}"
-    assert all("cannot be read" in rows[student]["note"] for student in ("damaged", "deep", "odd"))
+    assert all("cannot be read" in rows[student]["note"] for student in ("damaged", "odd"))
     several = ["--incident", str(SEED), "--incident", str(SEED + 1)]
     table = CliRunner().invoke(cli.main, ["contest", str(folder), *several]).stdout
     assert table.splitlines()[1].split()[:3] == ["1", "ada", "50"]
 
 
+def test_nothing_that_an_incident_or_its_module_holds_tells_the_cause(on_paper: on_call.Incident) -> None:
+    held = repr(vars(on_paper)) + repr(on_paper).partition("symptom:")[0]
+    assert not any(cause in held for cause in CAUSES)
+    public = {name: value for name, value in vars(on_call).items() if not name.startswith("_")}
+    for value in public.values():
+        if inspect.isfunction(value) and list(inspect.signature(value).parameters)[:2] == ["seed", "p"]:
+            raise AssertionError(f"{value} draws an incident")
+    assert not any(isinstance(value, on_call.Setting) for value in public.values())
+    assert all(not isinstance(value, ModuleType) or value is not on_call for value in public.values())
+
+
+def test_a_table_is_compared_with_what_was_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    practised = {
+        (cause, probe): ideal(probe, cause, 2 if cause in ON_A_RANK else None, 4).rows
+        for cause in CAUSES
+        for probe in PROBES
+        if cause != "branch"
+    }
+    monkeypatch.setattr(on_call, "_practised", practised)
+    on_call.check_table({**on_call._SHOWS, "slow link": {"pings"}})
+    said = " ".join(capsys.readouterr().out.split())
+    assert "6 of 8 rows" in said and "the numbers of: slow link." in said
+    assert "Still to be measured: branch" in said
+    on_call.check_table({"slow": {"ping"}})
+    assert "Not known: ping, slow." in capsys.readouterr().out
+
+
 @pytest.mark.clusters
-def test_an_incident_that_hangs_ends_with_a_report_and_leaves_nothing(kernel: Kernel, world: World) -> None:
-    seed = next(seed for seed in range(999) if on_call.drawn(seed, 3).faults[0].cause == "branch")
-    kernel.run("from labkit.cluster import connect, last_hang\nrc = connect(3, deadline_s=2)")
+def test_a_job_that_hangs_is_measured_diagnosed_repaired_and_leaves_nothing(
+    kernel: Kernel, world: World
+) -> None:
+    seed = next(seed for seed in range(999) if on_call._drawn(seed, 3)[1:3] == ("branch", 1))
+    kernel.run("from labkit.cluster import connect\nrc = connect(3, deadline_s=2)")
     kernel.run(f"from labkit.exercises import incident\ncase = incident({seed})")
-    output = kernel.run("case.experiment('run', 0.3)")
-    assert "never joined" in output and "Evidence 1" in output, output
-    kernel.run("case.read(f'hang {last_hang().missing()[0]}', ['branch'])")
-    assert "phases + weights" in kernel.run(
-        "get_ipython().run_cell_magic('px', '', 'job.model, job.load()')\ncase.experiment('buckets', 0)"
+    output = kernel.run("case.measure('steps')")
+    assert "never joined" in output and "stands for a rank that is missing" in output, output
+    filed = kernel.run("case.diagnose('branch', 1, rival='none', probe='steps', number=1, because='missing')")
+    assert "measurements 1/1" in filed and "It was: branch on rank 1" in filed, filed
+    repair = (
+        "def loop(job):\n    for _ in range(job.steps):\n        job.step()\n"
+        "        job.world.allreduce(job.loss * job.batch)\njob.repair(loop=loop)"
     )
-    kernel.run("case.read('nothing', ['branch'])")
-    filed = kernel.run("case.diagnose({'branch': last_hang().missing()[0]}, 'no bucket is missing')")
-    assert "proof 20/20, reading 20/20, prediction 10/10" in " ".join(filed.split()), filed
+    kernel.run(f"get_ipython().run_cell_magic('px', '', {repair!r})")
+    compared = kernel.run("case.compare()")
+    assert "hangs in step 6" in compared and "after (loop)" in compared and "0.0 %" in compared, compared
     assert kernel.run("import sys\n'mpi4py.MPI' in sys.modules") == "False\n"
     kernel.end()
     world.wait_until_empty()
