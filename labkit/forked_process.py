@@ -48,7 +48,7 @@ def start(
 
 
 class ForkedProcess:
-    """A process that has been forked for this one; it is killed if this one ends."""
+    """A process that has been forked for this one; it is killed when this one, or this object, is gone."""
 
     def __init__(  # noqa: PLR0917 (as `start`)
         self,

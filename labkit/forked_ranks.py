@@ -77,6 +77,7 @@ class ForkedRanks:
         self._name = f"labkit-{os.getpid()}-{secrets.token_hex(8)}"
         self._at_barrier: list[socket.socket] = []
         self._finalized: set[int] = set()
+        self._aborted: dict[int, int] = {}  # exit codes that MPI_Abort was given, by rank
 
     @property
     def pids(self) -> set[int]:
@@ -121,7 +122,7 @@ class ForkedRanks:
     def poll(self) -> int | None:
         """Return the exit code if all ranks have ended: that of the first that has failed; else None."""
         if self.returncode is None:
-            self.guard.do("_note_ends", self._note_ends)
+            self.guard.insist("_note_ends", self._note_ends)
             if not self.ranks:
                 self.returncode = self._first_failure
         return self.returncode
@@ -158,7 +159,7 @@ class ForkedRanks:
                 if not ended:
                     continue
                 del self.ranks[pid]
-            code = os.waitstatus_to_exitcode(status)
+            code = self._aborted.get(rank.number, os.waitstatus_to_exitcode(status))
             if not (self._has_ended_ranks and code == -signal.SIGKILL):
                 self._first_failure = self._first_failure or code
             if self.exits:
@@ -228,7 +229,7 @@ class ForkedRanks:
         elif command == "abort":  # MPI_Abort: this rank ends itself
             self._kill_later()
             self._has_ended_ranks = True
-            self._first_failure = self._first_failure or int(fields.get("exitcode", "1"))
+            self._aborted[rank.number] = int(fields.get("exitcode", "1"))
             with self._lock:
                 others = [pid for pid, other in self.ranks.items() if other.number != rank.number]
                 for pid in others:

@@ -17,11 +17,12 @@ from labkit.units import MIB
 from mpiwatch import launch
 from mpiwatch.processes import LINUX, SHM
 
-# The most files that one process has open: a notebook's kernel, or MPICH's process that starts the ranks.
-FILES_OF_A_KERNEL = 96
-FILES, FILES_OF_A_RANK = 20, 4
-# Processes and threads: the controller and the supervisors; an engine and its stand-in.
-TASKS, TASKS_OF_A_RANK = 40, 18
+# The most files that one process has open, the controller: measured with 1 to 16 ranks, and some more.
+FILES, FILES_OF_A_RANK = 105, 9
+MOST_FILES = 10_240  # that a process asks for where the system sets no limit, as on macOS
+# Processes and threads: the controller, the supervisors and the process that forks; a rank and, with Open
+# MPI, its stand-in.
+TASKS, TASKS_OF_A_RANK = 15, 14
 UNLIMITED = resource.RLIM_INFINITY
 
 
@@ -60,8 +61,8 @@ def lacks(ranks: int) -> list[Lack]:
 
 def open_files(ranks: int) -> Lack | None:
     """Return what is wrong if a process may not open as many files as one of them needs."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = max(FILES_OF_A_KERNEL, FILES + FILES_OF_A_RANK * ranks)
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)  # up to which `raise_limit_of_files` goes
+    needed = FILES + FILES_OF_A_RANK * ranks
     if limit == UNLIMITED or limit >= needed:
         return None
     return Lack(
@@ -69,6 +70,14 @@ def open_files(ranks: int) -> Lack | None:
         f"{needed}",
         f"`ulimit -n {max(1024, 2 * needed)}` raises the limit, in the terminal where JupyterLab is started",
     )
+
+
+def raise_limit_of_files() -> None:
+    """Let this process open as many files as the system lets this user's processes open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == UNLIMITED else hard
+    if soft != UNLIMITED and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def tasks(ranks: int) -> Lack | None:

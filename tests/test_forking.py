@@ -181,7 +181,8 @@ def test_only_the_starter_and_the_processes_that_it_gets_get_one(monkeypatch: py
     ask = """
 import sys
 from labkit.forked_process import start
-sys.stdout.write(start(ADDRESS, [CODE], env={}).stdout.read().decode())
+process = start(ADDRESS, [CODE], env={})
+sys.stdout.write(process.stdout.read().decode())
 """.replace("ADDRESS", repr(address))
     inner = ask.replace("CODE", repr("print('second')"))
     # A process that is refused starts a new program, which finds no module of that name.

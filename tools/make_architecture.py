@@ -44,15 +44,12 @@ LEFT = [
         f"{ADAPTER}/controller.py:Controller",
         "ends with the process that started it",
     ),
-    Step("schedulers, heartbeat", f"{ADAPTER}/controller.py", "end with the controller"),
+    Step("hub", f"{ADAPTER}/controller.py:Hub", "in the controller; watches the engines' processes"),
 ]
 RIGHT = [
     Step("supervisor", "labkit/cluster/supervisor.py:main", "ends with its command or with the controller"),
-    Step("mpiexec (SLURM: a job)", "labkit/cluster/places/slurm.py", "ends with the controller"),
-    Step("stand-in, one for each rank", "labkit/forking.py:main", "ends with its rank"),
-    Step("process that forks the ranks", "labkit/forking.py:serve", "ends with the supervisor"),
-    Step("engine = rank", f"{ADAPTER}/engine.py:run_engine", "ends with its stand-in"),
-    Step("nanny", f"{ADAPTER}/engine.py:fork_nanny", "ends with the engine; relays signals to it"),
+    Step("process that forks the ranks", "labkit/forked_ranks.py:fork_ranks", "ends with the supervisor"),
+    Step("engine = rank", f"{ADAPTER}/engine.py:run_engine", "ends with the process that forks"),
 ]
 
 # A cell, from the top: what the kernel does before, during and after it, and what each engine does.

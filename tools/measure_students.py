@@ -181,11 +181,11 @@ def total(need: dict[str, Counter[str]]) -> Counter[str]:
 def kind(process: psutil.Process) -> str:
     """Return which part of a student's processes one is."""
     words = process.cmdline()
-    # One process forks the engines, and an engine its nanny: all three have one command line.
+    # One process forks the engines: all have one command line.
     engine = "labkit.cluster.adapter.engine"
-    if words[1:3] == ["-m", engine]:
-        above = [parent.cmdline()[1:3] for parent in process.parents()[:2]]
-        return ("process that forks", "engines", "nannies")[above.count(["-m", engine])]
+    if words[2:4] == ["-m", engine]:
+        above = process.parents()[0].cmdline()
+        return "engines" if above[2:4] == ["-m", engine] else "process that forks"
     names = {"supervisor.py": "supervisors", "jupyterlab": "JupyterLab server", "ipykernel": "kernel"}
     names |= {"cluster.controller": "controller", "mpiexec": "mpiexec", "hydra": "mpiexec", "prte": "mpiexec"}
     names["forking.py"] = "stand-ins"  # after mpiexec, which has it in its command line

@@ -105,7 +105,7 @@ def connect(
         f"{attempt.engines.origin}){chosen}."
     )
     ranks = Ranks(client, attempt.cluster, infos, recorder)
-    call_before_use(client, ranks.prepare, ranks.sent.append)
+    call_before_use(client, ranks.before_use, ranks.sent.append)
     activate(ranks, cleared=are_new)
     return client
 

@@ -75,7 +75,7 @@ class RankMagics(CellMagics):
 
     def run_on_ranks(self, cell: str, options: Options) -> Any:
         """Run a text that asks for no help on the ranks; return the result without `block`, else None."""
-        self.ranks.prepare()
+        self.ranks.before_use()
         number = cell_number(self.shell)
         self.ranks.last_cell = f"cell [{number}]"
         metadata = parent(self.shell).get("metadata") or {}
@@ -85,7 +85,7 @@ class RankMagics(CellMagics):
         # Cache the cell under the name that it has on the engines, for reports that quote its lines.
         self.shell.compile.cache(self.shell.transform_cell(cell), 0, raw_code=cell)
         # An interrupt while the cell is on its way to the ranks stops it on all of them, like a later one.
-        with deferred_interrupts() as interrupts:
+        with deferred_interrupts() as interrupts, self.ranks.before_use.done():
             try:
                 result = self.send(cell, options.save_name)
             except NoEnginesRegistered:

@@ -16,7 +16,7 @@ from ipyparallel.error import NoEnginesRegistered
 
 from labkit import limits
 from labkit.cluster import clusters
-from labkit.cluster.adapter.client import has_failed, pending
+from labkit.cluster.adapter.client import BeforeUse, has_failed, pending
 from labkit.cluster.adapter.launchers import process_of
 from labkit.cluster.engine_setup import RankInfo, leftovers, renew_comm
 from labkit.cluster.errors import CellHung, CellStopped, RankDied
@@ -69,6 +69,7 @@ class Ranks:
         self.is_renewal_due = False
         self.epoch = self.epoch_now()  # when the ranks got their communicators
         self.guard = Guard("the look at the ranks", note_in_log)
+        self.before_use = BeforeUse(self.prepare)
 
     def epoch_now(self) -> int:
         """Return how many hangs there have been, as far as this notebook can see."""
@@ -86,7 +87,6 @@ class Ranks:
             self.is_renewal_due = True
         if not self.is_renewal_due or self.sent:
             return
-        # The message to the ranks leads here again.
         self.is_renewal_due, self.epoch = False, self.epoch_now()
         try:
             result = self.client[:].apply_async(renew_comm, f"{self.last_cell} failed")

@@ -122,3 +122,23 @@ def test_ranks_that_let_no_other_thread_run_are_interrupted_or_ended(kernel: Ker
         for file in tmp_path.glob("[0-3]"):
             file.unlink()
     assert "4 ranks" in kernel.run(CONNECT)
+
+
+COUNT = """
+from labkit.cluster.ranks import Ranks
+plain, looks = Ranks.renew_if_due, []
+Ranks.renew_if_due = lambda ranks: looks.append(1) or plain(ranks)
+"""
+
+
+def test_a_cell_looks_at_the_ranks_once_before_it_is_sent(kernel: Kernel) -> None:
+    """A view's methods look, too; for the cell's own message they used to do it a second time."""
+    assert "4 ranks" in kernel.run(CONNECT)
+    kernel.run(COUNT)
+    kernel.run("%px pass")
+    assert kernel.run("print(len(looks))") == "1\n"
+    # The message by which ranks get fresh communicators after a failed cell leads to no other look.
+    kernel.run("%px 1 / 0")
+    kernel.run("looks.clear()")
+    kernel.run("%px print(comm.allreduce(1))")
+    assert kernel.run("print(len(looks))") == "1\n"

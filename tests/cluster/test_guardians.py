@@ -218,7 +218,8 @@ def test_hangs_are_reported_and_a_killed_kernel_leaves_nothing_while_a_cluster_h
         profile.mkdir(parents=True)
         (profile / "ipcluster_config.py").write_text(
             PROFILE.format(
-                path=str(PROGRAMS / "faulty.py"), with_stand_ins=fault.where in ("stand-in", "--serve")
+                path=str(PROGRAMS / "faulty.py"),
+                with_stand_ins=fault.where in ("stand-in", "--serve") or fault.step == "start_forks",
             )
         )
         kernel = Kernel(world)

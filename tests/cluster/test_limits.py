@@ -98,8 +98,8 @@ def test_a_low_limit_of_open_files_is_enough_for_some_ranks_and_named_for_more(k
     kernel.run("import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))")
     assert "4 ranks, one MPI world" in kernel.run(CONNECT.format(4))
     said = kernel.run(CONNECT.format(64))
-    what = "a process may have 256 files open here, and a notebook with 64 ranks needs 276"
-    assert f"ClusterError: 64 ranks cannot start: {what}. `ulimit -n 1024`" in said, said
+    what = "a process may have 256 files open here, and a notebook with 64 ranks needs 681"
+    assert f"ClusterError: 64 ranks cannot start: {what}. `ulimit -n 1362`" in said, said
     assert said.count("\n") == 1, said
 
 

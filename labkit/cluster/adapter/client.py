@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -38,7 +40,30 @@ def is_single(result: ipp.AsyncResult) -> bool:
     return bool(result._single_result)
 
 
-def call_before_use(client: ipp.Client, before: Callable[[], None], sent: Callable[[Any], None]) -> None:
+class BeforeUse(threading.local):
+    """Calls a function before engines are used, unless this thread is inside `done` or in the function."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.function = function
+        self.is_done = False
+
+    def __call__(self) -> None:
+        if not self.is_done:
+            with self.done():
+                self.function()
+
+    @contextmanager
+    def done(self) -> Iterator[None]:
+        """Let uses of the engines inside this block go without the function: it has been called."""
+        was_done = self.is_done
+        self.is_done = True
+        try:
+            yield
+        finally:
+            self.is_done = was_done
+
+
+def call_before_use(client: ipp.Client, before: BeforeUse, sent: Callable[[Any], None]) -> None:
     """Call `before` each time before a view sends a cell or the call of a function, or the engines are ended.
 
     Call `sent` with the future of each message that a view has sent.

@@ -38,6 +38,7 @@ from tornado.ioloop import IOLoop, PeriodicCallback
 
 from labkit.cluster.adapter.engine import WATCHED
 from labkit.guard import Guard
+from labkit.limits import raise_limit_of_files
 from mpiwatch.processes import start_time
 
 QUIET_MS = 1000  # between pings while no engine comes or ends
@@ -53,6 +54,7 @@ class Controller(IPController):
 
     def __init__(self, **settings: object) -> None:
         super().__init__(**settings)
+        raise_limit_of_files()
         self._bound: list[socket.socket] = []
 
     def initialize(self, argv: Any = None) -> None:
