@@ -10,8 +10,10 @@ from html import escape
 
 from labkit.colours import colour, ink_on
 from labkit.replay.picture import Picture
+from labkit.replay.rounds import price_sentence, schedule_of
 from labkit.replay.steps import data_for_script
 from labkit.replay.words import cost_sentence, event_lines, notes, traffic_rows
+from labkit.schedules import Schedule
 from labkit.stepper import MAKE_STEPPER
 from mpiwatch.trace import Trace
 
@@ -124,13 +126,22 @@ class Replay:
             return self.report.strip().splitlines()[0]
         return cost_sentence(self.trace)
 
+    def schedule(self) -> tuple[Schedule, int]:
+        """Return what the ranks sent as a schedule, and the bytes of its array: see `rounds.schedule_of`."""
+        return schedule_of(self.trace)
+
+    @property
+    def notes(self) -> list[str]:
+        """Return sentences about the messages as a schedule, and about the recording."""
+        return [*filter(None, [price_sentence(self.trace)]), *notes(self.trace)]
+
     def __repr__(self) -> str:
         lines = event_lines(self.trace)
         shown = lines[:TEXT_LINES]
         if len(lines) > len(shown):
             shown.append(f"… and {len(lines) - len(shown)} more lines")
         rows = ["  ".join(cell.rjust(17) for cell in row) for row in traffic_rows(self.trace)]
-        return "\n".join([self.report or self.sentence, "", *rows, "", *shown, "", *notes(self.trace)])
+        return "\n".join([self.report or self.sentence, "", *rows, "", *shown, "", *self.notes])
 
     def _repr_html_(self) -> str:
         """Return the page; the steps, and then the list of events, are left out if it became too large."""
@@ -154,7 +165,7 @@ class Replay:
         if with_steps:
             parts.append('<div class="steps"></div><div class="state"></div>')
         parts.append(self._table())
-        parts.append(f'<p class="notes">{escape(" ".join(notes(self.trace)))}</p>')
+        parts.append(f'<p class="notes">{escape(" ".join(self.notes))}</p>')
         if with_events:
             items = "".join(f"<li>{escape(line)}</li>" for line in event_lines(self.trace))
             parts.append(f"<details><summary>All events as a list</summary><ol>{items}</ol></details>")
