@@ -9,6 +9,7 @@ import pytest
 
 from mpiwatch.processes import FLIGHT_RECORDER
 from tests.cluster_fixtures import Kernel, World
+from tests.replay.test_replay import picture_in
 
 pytestmark = pytest.mark.clusters
 
@@ -36,8 +37,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
 def html(kernel: Kernel) -> str:
     """Return the replay that the last cell has shown."""
     (shown,) = (output for output in kernel.saved_outputs() if "text/html" in output.get("data", {}))
-    text: str = shown["data"]["text/html"]
-    return text
+    return shown["data"]["text/html"] + picture_in(shown["data"]["text/html"])
 
 
 def recordings() -> list[str]:
