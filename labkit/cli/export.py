@@ -67,7 +67,7 @@ def as_program(notebook: Any, name: str, program: str) -> str:
         head, _, body = cell.source.lstrip().partition("\n")
         if cell.cell_type == "markdown":
             parts += ["\n".join(f"# {line}" for line in headings(cell.source))]
-        elif cell.cell_type == "code" and re.match(r"%%px\b", head):
+        elif cell.cell_type == "code" and re.match(r"%%(px|replay)\b", head):
             if re.search(r"\s(--targets|-t)", head) or "notebook-only" in tags:
                 needing_it += 1
             else:

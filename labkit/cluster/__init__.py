@@ -12,8 +12,9 @@ if TYPE_CHECKING:  # supervisors do not wait for the import
 
     from labkit.cluster.connection import connect
     from labkit.cluster.magics import last_hang
+    from labkit.cluster.replay import last_replay
 
-__all__ = ["connect", "last_hang"]
+__all__ = ["connect", "last_hang", "last_replay"]
 
 # The environment variables that `labkit lab` and connect() take the number of ranks and the profile from,
 # before anything else.
@@ -26,7 +27,7 @@ def __getattr__(name: str) -> Any:
     They and what they need are imported from the environment alone: a file psutil.py beside the notebook must
     not take the place of a package.
     """
-    module = {"connect": "connection", "last_hang": "magics"}.get(name)
+    module = {"connect": "connection", "last_hang": "magics", "last_replay": "replay"}.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     places = sys.path.copy()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any
+from collections import deque
+from typing import TYPE_CHECKING, Any
 
 from ipyparallel.error import NoEnginesRegistered
 from IPython.display import display
@@ -13,11 +14,21 @@ from labkit.cluster.adapter.client import futures
 from labkit.cluster.engine_setup import begin_recording, end_recording
 from labkit.cluster.failures import failures
 from labkit.cluster.ranks import Ranks
-from labkit.replay.page import Replay
 from mpiwatch.trace import RankLog, merge, read, read_file
+
+if TYPE_CHECKING:  # a kernel loads it, and NumPy, with the first replay
+    from labkit.replay.page import Replay
 
 START_S = 10.0  # for idle ranks to begin a recording, which takes milliseconds
 END_S = 10.0  # for them to send it
+
+
+replays: deque[Replay] = deque(maxlen=1)  # the last one of this notebook
+
+
+def last_replay() -> Replay | None:
+    """Return the replay that the last `%%replay` cell has shown; None if there was none."""
+    return replays[-1] if replays else None
 
 
 class Recording:
@@ -59,6 +70,8 @@ def run_recorded(ranks: Ranks, run: Any, source: str) -> Any:
 
     If the cell fails, the picture comes before its error.
     """
+    from labkit.replay.page import Replay  # noqa: PLC0415  (see above)
+
     ranks.prepare()
     recording = Recording(ranks)
     recording.begin()
@@ -71,6 +84,7 @@ def run_recorded(ranks: Ranks, run: Any, source: str) -> Any:
     finally:
         logs = recording.end()
         if logs:
-            display(Replay(merge(logs), source, report))
+            replays.append(Replay(merge(logs), source, report))
+            display(replays[-1])
         else:
             print("There is no replay: the ranks' recordings are lost.")

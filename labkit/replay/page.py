@@ -5,13 +5,16 @@ The output is complete without its script: exported pages and GitHub show the pi
 
 from __future__ import annotations
 
+import base64
 import json
 from html import escape
 
 from labkit.colours import colour, ink_on
 from labkit.replay.picture import Picture
+from labkit.replay.rounds import price_sentence, schedule_of
 from labkit.replay.steps import data_for_script
 from labkit.replay.words import cost_sentence, event_lines, notes, traffic_rows
+from labkit.schedules import Schedule
 from labkit.stepper import MAKE_STEPPER
 from mpiwatch.trace import Trace
 
@@ -21,7 +24,7 @@ TEXT_LINES = 40  # of the list of events in an output as plain text
 STYLE = """
 .labkit-replay { color: var(--jp-content-font-color1, inherit); font-size: 13px; max-width: 100%; }
 .labkit-replay .picture { overflow-x: auto; }
-.labkit-replay svg { display: block; max-width: none; }
+.labkit-replay svg, .labkit-replay img { display: block; max-width: none; }
 .labkit-replay table { border-collapse: collapse; margin: 6px 0; font-size: 12px; }
 .labkit-replay th, .labkit-replay td { padding: 2px 8px; text-align: right; border-bottom: 1px solid #8884; }
 .labkit-replay .scroll { overflow-x: auto; }
@@ -39,8 +42,14 @@ SCRIPT = """
     MAKE_STEPPER
     const box = document.currentScript.parentElement;
     const data = JSON.parse(box.querySelector("script[type='application/json']").textContent);
-    const cursor = box.querySelector("svg .cursor");
     const scrolled = box.querySelector(".picture");
+    const encoded = scrolled.querySelector("img").src.split(",")[1];
+    const bytes = Uint8Array.from(atob(encoded), character => character.charCodeAt(0));
+    const text = new TextDecoder().decode(bytes);
+    const svg = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
+    svg.removeAttribute("style");
+    scrolled.replaceChildren(svg);
+    const cursor = svg.querySelector(".cursor");
     const state = box.querySelector(".state");
     const make = (tag, name, text) => {
         const element = document.createElement(tag);
@@ -124,13 +133,22 @@ class Replay:
             return self.report.strip().splitlines()[0]
         return cost_sentence(self.trace)
 
+    def schedule(self) -> tuple[Schedule, int]:
+        """Return what the ranks sent as a schedule, and the bytes of its array: see `rounds.schedule_of`."""
+        return schedule_of(self.trace)
+
+    @property
+    def notes(self) -> list[str]:
+        """Return sentences about the messages as a schedule, and about the recording."""
+        return [*filter(None, [price_sentence(self.trace)]), *notes(self.trace)]
+
     def __repr__(self) -> str:
         lines = event_lines(self.trace)
         shown = lines[:TEXT_LINES]
         if len(lines) > len(shown):
             shown.append(f"… and {len(lines) - len(shown)} more lines")
         rows = ["  ".join(cell.rjust(17) for cell in row) for row in traffic_rows(self.trace)]
-        return "\n".join([self.report or self.sentence, "", *rows, "", *shown, "", *notes(self.trace)])
+        return "\n".join([self.report or self.sentence, "", *rows, "", *shown, "", *self.notes])
 
     def _repr_html_(self) -> str:
         """Return the page; the steps, and then the list of events, are left out if it became too large."""
@@ -150,16 +168,15 @@ class Replay:
         rest = self.report.strip().partition("\n")[2]
         if rest:
             parts.append(f'<pre class="report">{escape(rest)}</pre>')
-        parts.append(f'<div class="picture">{picture.svg()}</div>')
+        parts.append(f'<div class="picture">{_image(picture, self.sentence)}</div>')
         if with_steps:
             parts.append('<div class="steps"></div><div class="state"></div>')
         parts.append(self._table())
-        parts.append(f'<p class="notes">{escape(" ".join(notes(self.trace)))}</p>')
+        parts.append(f'<p class="notes">{escape(" ".join(self.notes))}</p>')
         if with_events:
             items = "".join(f"<li>{escape(line)}</li>" for line in event_lines(self.trace))
             parts.append(f"<details><summary>All events as a list</summary><ol>{items}</ol></details>")
-        if with_steps:
-            parts.append(_script(picture, self.source, starts_at_end=bool(self.report)))
+        parts.append(_script(picture, self.source if with_steps else None, starts_at_end=bool(self.report)))
         return "\n".join([*parts, "</div>"])
 
     def _table(self) -> str:
@@ -171,8 +188,18 @@ class Replay:
         )
 
 
-def _script(picture: Picture, source: str, *, starts_at_end: bool) -> str:
-    data = data_for_script(picture, source)
+def _image(picture: Picture, words: str) -> str:
+    """Return the picture as an image: JupyterLab and GitHub show no SVG of a notebook that they do not trust.
+
+    Where scripts run, the picture itself takes its place, in the colours of the page.
+    """
+    encoded = base64.b64encode(picture.svg().encode()).decode()
+    return f'<img alt="{escape(words)}" src="data:image/svg+xml;base64,{encoded}">'
+
+
+def _script(picture: Picture, source: str | None, *, starts_at_end: bool) -> str:
+    """Return the script with its data; without a `source`, there are no steps."""
+    data = data_for_script(picture, source) if source is not None else {"steps": []}
     size = picture.trace.size
     data["start"] = len(data["steps"]) if starts_at_end else 0
     data["colours"] = [colour(rank) for rank in range(size)]

@@ -105,7 +105,8 @@ class Picture:
         yield (
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{words}" '
             f'viewBox="0 0 {self.width:.0f} {self.height:.0f}" width="{self.width:.0f}" '
-            f'height="{self.height:.0f}" font-family="sans-serif" font-size="11" fill="currentColor">'
+            f'height="{self.height:.0f}" font-family="sans-serif" font-size="11" fill="currentColor" '
+            'style="color: #222222; background: #ffffff">'
         )
         yield (
             f'<defs><pattern id="{self.key}t" width="6" height="6" patternUnits="userSpaceOnUse" '

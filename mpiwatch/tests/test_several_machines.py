@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,40 @@ def test_a_machine_that_cannot_reach_rank_0_is_named_and_nothing_hangs(run: Run,
     done = run(2, program)
     assert done.returncode == 0, done.stdout
     assert "The ranks are not watched: rank 1 cannot reach rank 0 (127.0.0.1: " in done.stdout
+
+
+def test_ranks_of_several_machines_are_recorded_on_one_clock(run: Run, tmp_path: Path) -> None:
+    """Each rank has a clock of its own, hours apart from the others; a token shows the true order."""
+    program = tmp_path / "clocks.py"
+    program.write_text(
+        "import json, time\n"
+        "from mpi4py import MPI\n"
+        "from mpiwatch import communicators, trace, trace_recorder\n"
+        "rank = MPI.COMM_WORLD.rank\n"
+        "communicators.machine = lambda: (str(rank),)\n"
+        "trace_recorder.monotonic = lambda: time.monotonic() + 5000 * rank\n"
+        "comm = communicators.watch_world(deadline_s=30, in_program=True)\n"
+        f"trace_recorder.begin_in_program({str(tmp_path / 'trace.json')!r}, comm)\n"
+        "for step in range(20):\n"
+        "    if rank == 0:\n"
+        "        comm.send(step, 1)\n"
+        "    comm.recv(source=rank - 1 if rank else comm.size - 1)\n"
+        "    if rank:\n"
+        "        comm.send(step, (rank + 1) % comm.size)\n"
+        "logs = MPI.Intracomm.gather(comm, trace.read(trace_recorder.end()))\n"
+        "if rank == 0:\n"
+        "    merged = trace.merge(logs)\n"
+        "    messages = sorted(merged.messages, key=lambda message: message.send.begin_s)\n"
+        "    print(json.dumps([merged.clock_error_s, merged.end_s - merged.begin_s,\n"
+        "        [[m.source, m.left_s, m.arrived_s, m.completion.end_s] for m in messages]]))\n"
+    )
+    done = run(3, program)
+    assert done.returncode == 0, done.stdout
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("["))
+    error_s, duration_s, messages = json.loads(line)
+    assert 0 < error_s < 1 and duration_s < 100, line  # and not hours
+    by_rank = [[left_s for source, left_s, *_ in messages if source == rank] for rank in range(3)]
+    in_order = [left_s for step in zip(*by_rank, strict=True) for left_s in step]  # as the token went
+    assert all(before - after < error_s for before, after in pairwise(in_order)), (error_s, in_order)
+    for _, left_s, arrived_s, seen_s in messages:
+        assert left_s <= arrived_s and left_s - seen_s < error_s

@@ -26,6 +26,7 @@ def test_cells_that_run_on_all_ranks_become_the_program(tmp_path: Path) -> None:
         new_markdown_cell("# The lesson\nText.\n```sh\n# a comment\n```\n## First part"),
         new_code_cell("%%px\nprint('on all ranks', np.sum([rank, size]))"),
         new_code_cell("%%px --local\n%matplotlib inline\nprint('local too')"),
+        new_code_cell("%%replay\nprint('watched')"),
         new_code_cell("%%px --targets 0\nprint('only rank 0')"),
         new_code_cell("%%px\nprint('pushed')", metadata={"tags": ["notebook-only"]}),
         new_code_cell("%%px\ntext = '''\n%d files\n''' % 3"),
@@ -38,7 +39,7 @@ def test_cells_that_run_on_all_ranks_become_the_program(tmp_path: Path) -> None:
     assert "# left out: %matplotlib inline" in text
     assert "\n%d files\n" in text
     assert not any(words in text for words in ("connect(n", "a comment", "only rank 0", "pushed"))
-    assert run_python(tmp_path / "program.py").stdout == "on all ranks 1\nlocal too\n"
+    assert run_python(tmp_path / "program.py").stdout == "on all ranks 1\nlocal too\nwatched\n"
 
 
 def test_functions_of_exercises_are_in_the_program_wherever_they_were_written(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from labkit.cluster.completion.service import numbers_in
         ("%%px --targets 2\nx|\ny", "x|\ny"),
         ("\n# a comment\n%%px\n|", "|"),
         ("%%time\n%%px\nx|", "x|"),
+        ("# a comment\n%%replay\nx|", "x|"),
         ("a = 1\n%px comm.|", "comm.|"),
         ("result = %px ra|", "ra|"),
         ("%%px\n%time comm.|", "      comm.|"),

@@ -9,6 +9,7 @@ import pytest
 
 from mpiwatch.processes import FLIGHT_RECORDER
 from tests.cluster_fixtures import Kernel, World
+from tests.replay.test_replay import picture_in
 
 pytestmark = pytest.mark.clusters
 
@@ -36,8 +37,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
 def html(kernel: Kernel) -> str:
     """Return the replay that the last cell has shown."""
     (shown,) = (output for output in kernel.saved_outputs() if "text/html" in output.get("data", {}))
-    text: str = shown["data"]["text/html"]
-    return text
+    return shown["data"]["text/html"] + picture_in(shown["data"]["text/html"])
 
 
 def recordings() -> list[str]:
@@ -49,6 +49,11 @@ def test_a_cell_prints_what_it_prints_and_shows_its_messages(shared: Kernel) -> 
     assert [f"[stdout:{rank}] {(rank - 1) % 4}.0" in said for rank in range(4)] == [True] * 4, said
     page = html(shared)
     assert page.count('class="message"') == 4 and "cell line 6: `comm.Send(" in page
+    assert "The 4 messages fall into 1 round." in said
+    said_of_schedule = shared.run(
+        "from labkit.cluster import last_replay\nprint(last_replay().schedule()[1])"
+    )
+    assert said_of_schedule == "24\n", said_of_schedule
     assert "rank 3  " in said and "Send to rank 0, 24 B" in said
     assert recordings() == []
     said = shared.run("%px print(comm.allreduce(1))")  # and the ranks record no more

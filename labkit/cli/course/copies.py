@@ -108,13 +108,13 @@ def checked(cell: Any) -> str:
 
 
 def without_magic(source: str) -> tuple[str, str]:
-    """Return the line `%%px …` of a cell, with its end, and the rest; an empty text if there is none.
+    """Return the line `%%px …` or `%%replay …` of a cell, with its end, and the rest; empty without one.
 
     Comments and empty lines may stand above it, as in the lab's notebooks.
     """
     lines = source.splitlines(keepends=True)
     above = list(takewhile(lambda line: not line.strip() or line.lstrip().startswith("#"), lines))
-    if len(above) < len(lines) and lines[len(above)].startswith("%%px"):
+    if len(above) < len(lines) and lines[len(above)].startswith(("%%px", "%%replay")):
         return lines[len(above)], "".join([*above, *lines[len(above) + 1 :]])
     return "", source
 

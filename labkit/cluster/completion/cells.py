@@ -11,8 +11,8 @@ OPTIONS = (
     *("--progress-after", "--signal-on-interrupt", "--stream", "--targets", "--verbose"),
 )
 # Lines above `%%px`: blank ones, comments, and other cell magics, as in `%%time`.
-ABOVE = r"(?:[ \t]*(?:#[^\n]*)?\n|%%(?!px\b)[^\n]*\n)*"
-CELL = re.compile(ABOVE + r"%%px(?P<options>(?:[ \t][^\n]*)?)(?P<body>\n[\s\S]*|\Z)")
+ABOVE = r"(?:[ \t]*(?:#[^\n]*)?\n|%%(?!(?:px|replay)\b)[^\n]*\n)*"
+CELL = re.compile(ABOVE + r"%%(?:px|replay)(?P<options>(?:[ \t][^\n]*)?)(?P<body>\n[\s\S]*|\Z)")
 LINE = re.compile(r"[ \t]*(?:\w+[ \t]*=[ \t]*)?%px(?P<options>[ \t])")
 MAGIC_LINE = re.compile(r"^([ \t]*)%{1,2}(?:time|timeit|prun)\b(?=[ \t])|^([ \t]*)[%!][^\n]*", re.MULTILINE)
 TARGETS = re.compile(r"(?:--targets|-t)[ =]?(\S+)")

@@ -201,6 +201,9 @@ def _message(send: Event | None, receive: Event | None, completion: Event | None
     assert about is not None
     sizes = [event.nbytes for event in (completion, send) if event is not None and event.nbytes >= 0]
     source, dest = (about.rank, about.peer) if send is not None else (about.peer, about.rank)
+    arrived_s = completion.end_s if completion is not None else None
+    if send is not None and arrived_s is not None:
+        arrived_s = max(arrived_s, send.begin_s)  # the clocks of two machines may differ by more than it took
     return Message(
         send=send,
         receive=receive,
@@ -210,7 +213,7 @@ def _message(send: Event | None, receive: Event | None, completion: Event | None
         nbytes=sizes[0] if sizes else -1,
         left_s=send.begin_s if send is not None else None,
         asked_s=receive.begin_s if receive is not None else None,
-        arrived_s=completion.end_s if completion is not None else None,
+        arrived_s=arrived_s,
         completion=completion,
     )
 
