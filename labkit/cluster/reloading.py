@@ -64,9 +64,11 @@ class Reloader:
 
     def is_students(self, name: str, module: ModuleType) -> bool:
         """Return whether a module is a file of the folder, and not of an environment in it."""
-        file = getattr(module, "__file__", None) or ""
+        # Not by `getattr`: what a student has put into sys.modules may have a `__getattr__` that waits.
+        file = vars(module).get("__file__") if type(module) is ModuleType else None
         return (
-            file.endswith(".py")
+            isinstance(file, str)
+            and file.endswith(".py")
             and name != "__main__"
             and name.partition(".")[0] not in NOT_RELOADED
             and os.path.realpath(file).startswith(self.folder)

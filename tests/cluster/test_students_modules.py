@@ -112,3 +112,20 @@ def test_ranks_and_kernel_run_the_text_of_the_file(tmp_path: Path) -> None:
         (notebooks / "helper.py").write_text("def f(:\n")
         assert kernel.run("%px print(f())").count("cannot be loaded: SyntaxError") == 2  # kernel and ranks
         kernel.end()
+
+
+def test_an_object_in_the_place_of_a_module_is_not_asked_for_its_file(tmp_path: Path) -> None:
+    class Asks:
+        asked = 0
+
+        def __getattr__(self, name: str) -> str:
+            type(self).asked += 1
+            return str(tmp_path / "x.py")
+
+    reloader = Reloader(str(tmp_path))
+    sys.modules["placed_by_a_student"] = Asks()  # type: ignore[assignment]
+    try:
+        reloader.begin_cell()
+    finally:
+        del sys.modules["placed_by_a_student"]
+    assert Asks.asked == 0 and "placed_by_a_student" not in reloader.stamps
