@@ -30,7 +30,7 @@ SENTENCES = {
     "08": "Train convolutional networks: momentum, gradient accumulation, scaling.",
     "09": "Take a job to a cluster, and predict what 256 ranks gain.",
     "10": "Test the claims of five students' reports with numbers.",
-    "11": "Find the hidden fault of a job: measure, exclude causes, diagnose.",
+    "11": "Find the hidden fault of a job with probes of your own, and repair it.",
 }
 MINUTES = re.compile(r"Time: about (\d+) minutes")
 CORE_MINUTES = re.compile(r"(\d+) on the core path")

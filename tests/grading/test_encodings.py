@@ -12,7 +12,7 @@ from tests.grading.course import Course
 
 pytestmark = pytest.mark.grading
 
-QUICK = "11_on_call"  # has no exercises
+QUICK = "11_on_call"  # has few exercises
 READABLE, UNREADABLE = "utf-8", ["latin-1", "utf-16", "utf-8-sig"]
 
 

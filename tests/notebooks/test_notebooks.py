@@ -38,7 +38,6 @@ GIVEN = {
     "04": {"1.7", "98.29", "98.05"},  # report D's figures
     "07": {"30", "60"},  # a question's made-up times
     "10": {"1.2"},  # a section of report E
-    "11": {"0.4"},  # a made-up error of a prediction
 }
 
 
