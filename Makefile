@@ -7,7 +7,7 @@ THOROUGH ?=  # anything: `make test-grading` then hands in faults and answers in
 TESTS ?=  # all by default; for example TESTS=tests/cluster
 # For `make quick`: each check on three ranks, a notebook on engines, the structure of the packages, and all files of
 # tests that start no process.
-QUICK = tests/test_checks.py mpiwatch/tests/test_checks.py notebooks/00_meet_the_cluster.ipynb tests/test_rooms.py \
+QUICK = tests/test_checks.py mpiwatch/tests/test_checks.py notebooks/00_meet_the_cluster.ipynb tests/test_packages.py \
 	$(shell grep -rLE --include='test_*.py' 'subprocess|conftest import.*(run|started)|fixtures|cluster.shared|check_jobs|contest|from jobs import.*(run|started)|run_corpus|^def run' tests mpiwatch/tests)
 
 .PHONY: lab test quick test-all test-clusters test-browser test-slurm test-grading exercises corpus book wheel env test-env notebooks benchmarks times picture lint lock clean

@@ -14,7 +14,7 @@ import nbformat
 import pytest
 
 from jobs import DEADLINE_S, kill_tree, run, started, thorough  # noqa: F401  (of mpiwatch's tests)
-from tests.cluster_fixtures import ipcluster, kernel, world  # noqa: F401  (for every room's tests)
+from tests.cluster_fixtures import ipcluster, kernel, world  # noqa: F401  (for the tests of every package)
 
 NOTEBOOK_S = 400  # for one notebook, on a busy machine
 

@@ -46,16 +46,16 @@ def test_files_and_links_exist(document: Path) -> None:
     assert missing == []
 
 
-def test_the_architecture_page_lists_every_room() -> None:
+def test_the_architecture_page_lists_every_package() -> None:
     listed = re.findall(
         r"^\| `labkit/([\w/]+)` \|", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE
     )
-    rooms = {
+    packages = {
         str(path.parent.relative_to(ROOT / "labkit"))
         for path in (ROOT / "labkit").glob("*/**/__init__.py")
         if path.parent != ROOT / "labkit/nn/ops"  # a part of nn's one subject
     }
-    assert sorted(listed) == sorted(rooms)
+    assert sorted(listed) == sorted(packages)
 
 
 def test_the_pictures_of_the_architecture_are_those_of_the_code(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The book's API pages: the public names of each room, with their signatures and docstrings."""
+"""The book's API pages: the public names of each package, with their signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any, get_origin
 from labkit import plots
 
 # The packages whose names notebooks and programs import, in the order of a training run, by the page of each.
-ROOMS = {
-    room: f"labkit.{room}"
-    for room in (
+TOP_PACKAGES = {
+    package: f"labkit.{package}"
+    for package in (
         "data",
         "nn",
         "schedules",
@@ -33,35 +33,35 @@ MODULES = {
 HEAD = """\
 # API
 
-The names that each room exports, in the order of a training run. Shapes and dtypes, units and errors are
+The names that each package exports, in the order of a training run. Shapes and dtypes, units and errors are
 part of each entry.
 
-| Room | What it holds |
+| Package | What it holds |
 |---|---|
 """
 WIDTH = 90  # columns of a signature, beyond which each parameter gets a line of its own
 
 
 def pages() -> dict[str, str]:
-    """Return the Markdown of each page under its name: `index`, which lists the rooms, and each room."""
-    rooms = {room: "\n\n".join(of_room(room)) + "\n" for room in ROOMS}
-    return {"index": HEAD + "\n".join(map(_row, ROOMS)) + "\n", **rooms}
+    """Return the Markdown of each page under its name: `index`, which lists the packages, and theirs."""
+    packages = {package: "\n\n".join(of_package(package)) + "\n" for package in TOP_PACKAGES}
+    return {"index": HEAD + "\n".join(map(_row, TOP_PACKAGES)) + "\n", **packages}
 
 
-def of_room(room: str) -> Iterator[str]:
-    """Yield the blocks of one room: its docstring and an entry for each public name."""
-    module = importlib.import_module(ROOMS[room])
-    yield f"# {ROOMS[room]}"
+def of_package(package: str) -> Iterator[str]:
+    """Yield the blocks of one package: its docstring and an entry for each public name."""
+    module = importlib.import_module(TOP_PACKAGES[package])
+    yield f"# {TOP_PACKAGES[package]}"
     yield _text(module)
     for name in public_names(module):
         value = getattr(module, name)
         yield from entry(name, value, 2)
-    for found in MODULES.get(room, ()):  # notebooks import them
-        yield from of_module(importlib.import_module(f"labkit.{room}.{found}"))
+    for found in MODULES.get(package, ()):  # notebooks import them
+        yield from of_module(importlib.import_module(f"labkit.{package}.{found}"))
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """Return the names that a room exports: its `__all__`, or what its `__init__.py` imports and defines."""
+    """Return the names that a package exports: its `__all__`, or what its `__init__` imports and defines."""
 
     def is_exported(name: str, value: Any) -> bool:
         ours = str(getattr(value, "__module__", "labkit")).startswith(("labkit", "mpiwatch"))
@@ -74,7 +74,7 @@ def public_names(module: ModuleType) -> list[str]:
 
 
 def of_module(module: ModuleType) -> Iterator[str]:
-    """Yield the blocks of a module inside a room: its docstring and an entry for each public function."""
+    """Yield the blocks of a module inside a package: its docstring and an entry for each public function."""
     yield f"## {module.__name__}\n\n{_text(module)}"
     for name, value in vars(module).items():
         if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_"):
@@ -160,9 +160,9 @@ def _named(default: Any) -> Any:
     return _Plain(default.__name__) if inspect.isfunction(default) else default
 
 
-def _row(room: str) -> str:
-    text = _text(importlib.import_module(ROOMS[room]))
-    return f"| [{ROOMS[room]}]({room}.md) | {' '.join(text.split(chr(10) * 2)[0].split())} |"
+def _row(package: str) -> str:
+    text = _text(importlib.import_module(TOP_PACKAGES[package]))
+    return f"| [{TOP_PACKAGES[package]}]({package}.md) | {' '.join(text.split(chr(10) * 2)[0].split())} |"
 
 
 def _text(value: Any) -> str:

@@ -1,8 +1,8 @@
-"""Draw the pictures of docs/architecture.md: rooms, processes, a cell's way. SVG, with the text as text.
+"""Draw the pictures of docs/architecture.md: packages, processes, a cell's way. SVG, with the text as text.
 
 python tools/make_architecture.py [FOLDER]
 
-The rooms and their arrows come from the imports, as tests/test_rooms.py reads them. The processes and the
+Packages and their arrows come from the imports, as tests/test_packages.py reads them. The processes and the
 steps of a cell are written down here; each names the code that it stands for, which must exist.
 """
 
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from tests.test_rooms import MODULES, ROOMS, imported, room_of  # noqa: E402
+from tests.test_packages import MODULES, TOP_PACKAGES, imported, top_package_of  # noqa: E402
 
 LOADS_MPI = re.compile(r"^from mpi4py import .*\bMPI\b", re.MULTILINE)
 WHITE, MPI, LINE, GREY = "#ffffff", "#cfe3f5", "#444444", "#666666"
@@ -150,43 +150,47 @@ def svg(height: float, title: str, parts: Sequence[str]) -> str:
 
 
 def imports() -> dict[str, set[str]]:
-    """Return the rooms that each room imports, without those that it reaches through another one."""
-    direct: dict[str, set[str]] = {room: set() for room in ROOMS}
+    """Return the packages that each package imports, without those that it reaches through another one."""
+    direct: dict[str, set[str]] = {package: set() for package in TOP_PACKAGES}
     for module, path in MODULES.items():
         if module != "labkit.__main__":
-            own = room_of(module)
-            direct[own] |= {room_of(name) for name in imported(path) & MODULES.keys()} - {own}
+            own = top_package_of(module)
+            direct[own] |= {top_package_of(name) for name in imported(path) & MODULES.keys()} - {own}
     reached: dict[str, set[str]] = {}
-    for room in ROOMS:  # from the bottom
-        reached[room] = direct[room].union(*(reached[each] for each in direct[room]))
+    for package in TOP_PACKAGES:  # from the bottom
+        reached[package] = direct[package].union(*(reached[each] for each in direct[package]))
     return {
-        room: {each for each in direct[room] if not any(each in reached[other] for other in direct[room])}
-        for room in ROOMS
+        package: {
+            each for each in direct[package] if not any(each in reached[other] for other in direct[package])
+        }
+        for package in TOP_PACKAGES
     }
 
 
-def rooms() -> str:
-    """Draw the rooms, each above all that it imports."""
+def packages() -> str:
+    """Draw the packages, each above all that it imports."""
     below = imports()
     level: dict[str, int] = {}
-    for room in ROOMS:
-        level[room] = 1 + max((level[each] for each in below[room]), default=-1)
+    for package in TOP_PACKAGES:
+        level[package] = 1 + max((level[each] for each in below[package]), default=-1)
     top = max(level.values())
     width, parts = 118, []
     place: dict[str, tuple[float, float]] = {}
     for number in range(top + 1):
-        here = [room for room in ROOMS if level[room] == number]
-        here.sort(key=lambda room: sum(place[each][0] for each in below[room]) / (len(below[room]) or 1))
-        for slot, room in enumerate(here):
-            place[room] = WIDTH * (slot + 1) / (len(here) + 1), 62 + (top - number) * 72
-    for room, (x, y) in place.items():
-        for each in sorted(below[room]):
+        here = [package for package in TOP_PACKAGES if level[package] == number]
+        here.sort(
+            key=lambda package: sum(place[each][0] for each in below[package]) / (len(below[package]) or 1)
+        )
+        for slot, package in enumerate(here):
+            place[package] = WIDTH * (slot + 1) / (len(here) + 1), 62 + (top - number) * 72
+    for package, (x, y) in place.items():
+        for each in sorted(below[package]):
             to_x, to_y = place[each]
             parts.append(arrow(x, y + 34, to_x + (x - to_x) * 0.12, to_y - 1))
-    loads = {room_of(name) for name, path in MODULES.items() if LOADS_MPI.search(path.read_text())}
-    for room, (x, y) in place.items():
-        fill = MPI if room in loads else WHITE
-        shown = {"labkit": "labkit/*.py"}.get(room, room.replace(".", "/"))
+    loads = {top_package_of(name) for name, path in MODULES.items() if LOADS_MPI.search(path.read_text())}
+    for package, (x, y) in place.items():
+        fill = MPI if package in loads else WHITE
+        shown = {"labkit": "labkit/*.py"}.get(package, package.replace(".", "/"))
         parts += [
             f'<rect x="{x - width / 2:g}" y="{y:g}" width="{width}" height="34" rx="5" fill="{fill}" '
             f'stroke="{LINE}"/>',
@@ -194,7 +198,7 @@ def rooms() -> str:
         ]
     words = "Arrow: imports (left out where another way leads there). Blue: loads MPI."
     parts.append(text(20, 28, words, size=12, colour=GREY))
-    return svg(62 + top * 72 + 54, "The rooms and their imports", parts)
+    return svg(62 + top * 72 + 54, "The packages and their imports", parts)
 
 
 def processes() -> str:
@@ -227,7 +231,7 @@ def cell() -> str:
     return svg(third + 2 * 72, "The way of a %%px cell", parts)
 
 
-PICTURES = {"rooms": rooms, "processes": processes, "cell": cell}
+PICTURES = {"packages": packages, "processes": processes, "cell": cell}
 
 
 def main(folder: Path) -> None:

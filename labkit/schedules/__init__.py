@@ -8,7 +8,7 @@ One schedule, say `schedule = ring_allreduce(8)`, has five readers:
 - simulate, in seconds: `simulate(schedule, nbytes, network).seconds`;
 - draw, round by round: `step_through(schedule)` of `labkit.plots.schedules`.
 
-Running and drawing live in rooms above this one, so this module does not import them. `verify` checks that a
+Running and drawing live in packages above this one: this module does not import them. `verify` checks that a
 schedule computes the collective that it names.
 """
 

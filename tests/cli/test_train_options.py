@@ -1,4 +1,4 @@
-"""The names and options of `labkit train` are those of the rooms below."""
+"""The names and options of `labkit train` are those of the packages below."""
 
 from __future__ import annotations
 

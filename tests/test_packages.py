@@ -21,8 +21,8 @@ import mpiwatch
 ROOT = Path(labkit.__file__).parent.parent
 TOPS = Path(mpiwatch.__file__).parent, ROOT / "labkit"
 
-# From the bottom to the top. Modules beside the rooms (labkit/files.py …) import mpiwatch alone.
-ROOMS = [
+# From the bottom to the top. Modules beside the packages (labkit/files.py …) import mpiwatch alone.
+TOP_PACKAGES = [
     "mpiwatch",
     "labkit",
     "labkit.nn",
@@ -74,23 +74,23 @@ def test_the_lab_does_not_need_the_benchmarks() -> None:
     assert [name for name, path in MODULES.items() if importing.search(path.read_text())] == []
 
 
-def room_of(module: str) -> str:
-    """Return the name of the room that a module is in."""
+def top_package_of(module: str) -> str:
+    """Return the name of the top package that a module is in."""
     first_two = ".".join(module.split(".")[:2])
-    return first_two if first_two in ROOMS else module.split(".", maxsplit=1)[0]
+    return first_two if first_two in TOP_PACKAGES else module.split(".", maxsplit=1)[0]
 
 
 def package_of(module: str) -> str:
-    return module if module in PACKAGES or module in ROOMS else module.rpartition(".")[0]
+    return module if module in PACKAGES or module in TOP_PACKAGES else module.rpartition(".")[0]
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
-def test_no_room_reaches_up(module: str) -> None:
+def test_no_package_reaches_up(module: str) -> None:
     if module == "labkit.__main__":
         return
-    own = room_of(module)
+    own = top_package_of(module)
     names = {name for name in imported(MODULES[module]) if not name.startswith("mpi4py")}
-    above = {name for name in names if ROOMS.index(room_of(name)) > ROOMS.index(own)}
+    above = {name for name in names if TOP_PACKAGES.index(top_package_of(name)) > TOP_PACKAGES.index(own)}
     assert above == set()
 
 
@@ -112,7 +112,7 @@ USERS = [*LAB, *ROOT.glob("cluster_profiles/*/*.py"), *ROOT.glob("benchmarks/*.p
 
 
 @pytest.mark.parametrize("path", USERS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_lab_uses_the_public_face_of_mpiwatch_alone(path: Path) -> None:
+def test_the_lab_uses_the_public_modules_of_mpiwatch_alone(path: Path) -> None:
     """Each name that it imports, or looks up in a module, is in the `__all__` of a public module."""
     wrong = []
     modules: dict[str, str] = {}  # of mpiwatch, by the name that the file gives them
@@ -173,15 +173,15 @@ def test_public_modules_load_no_mpi_before_they_are_used(module: str) -> None:
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("room", WITHOUT_MPI)
-def test_rooms_without_mpi_do_not_import_it(room: str) -> None:
-    files = list((ROOT / "labkit" / room).rglob("*.py"))
+@pytest.mark.parametrize("package", WITHOUT_MPI)
+def test_packages_without_mpi_do_not_import_it(package: str) -> None:
+    files = list((ROOT / "labkit" / package).rglob("*.py"))
     assert files
     assert [path for path in files if any(name.startswith("mpi4py") for name in imported(path))] == []
 
 
 def test_no_two_packages_import_each_other() -> None:
-    """At any depth. That a package's face hands on the names of its own modules does not count.
+    """At any depth. That a package's `__init__` hands on the names of its own modules does not count.
 
     Nor does `__main__`, which nothing imports: it stands above all packages.
     """
@@ -197,7 +197,7 @@ def test_no_two_packages_import_each_other() -> None:
 
 def test_no_import_circles() -> None:
     """Peel off modules that import only peeled ones: the rest is in a circle or above one."""
-    # A package's face imports its modules, so these do not count as importing their own package.
+    # A package's `__init__` imports its modules, so these do not count as importing their own package.
     left = {
         module: {
             name for name in imported(path) if name in MODULES and not f"{module}.".startswith(f"{name}.")
@@ -232,11 +232,11 @@ def test_something_other_than_a_test_uses_every_module() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_public_name_hides_a_submodule(package: str) -> None:
-    face = importlib.import_module(package)
+    interface = importlib.import_module(package)
     hidden = [
         info.name
-        for info in pkgutil.iter_modules(face.__path__)
-        if not isinstance(vars(face).get(info.name, face), ModuleType)
+        for info in pkgutil.iter_modules(interface.__path__)
+        if not isinstance(vars(interface).get(info.name, interface), ModuleType)
     ]
     assert hidden == []
 
