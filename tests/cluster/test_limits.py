@@ -110,7 +110,7 @@ if [ "$hidden" ]; then
     mkdir -p "$folder" && mount --bind "$copy" "$folder"
 fi
 shift 3
-exec setpriv --reuid 12345 --regid 12345 --clear-groups prlimit --nproc=100:100 "$@"
+exec setpriv --reuid 12345 --regid 12345 --clear-groups prlimit --nproc=60:60 "$@"
 """
 
 
@@ -132,5 +132,5 @@ def test_a_low_limit_of_processes_is_named(world: World, tmp_path: Path) -> None
         env={**world.env, "HOME": str(world.folder)}, cwd="/", capture_output=True, text=True,
         timeout=DEADLINE_S, check=False,
     )  # fmt: skip
-    what = r"you may have 100 processes and threads here, \d+ are there, and 4 ranks would add 112"
+    what = r"you may have 60 processes and threads here, \d+ are there, and 4 ranks would add 71"
     assert re.search(rf"ClusterError: 4 ranks cannot start: {what}\. End programs", done.stderr), done
