@@ -31,6 +31,7 @@ LEFT, RIGHT, TOP = 64.0, 150.0, 34.0
 WIDTH, WIDEST = 900.0, 3000.0
 PIXELS_PER_EVENT = 9.0
 BAR = 16.0  # the height of what a rank does
+LEGEND_ROW = 18.0
 LANE = 66.0  # from one rank's line to the next, without requests
 REQUEST_HEIGHT = 9.0
 MOST_REQUEST_ROWS = 4
@@ -77,7 +78,7 @@ class Picture:
         self.brackets = {rank: _brackets(trace, rank, self.axis) for rank in trace.logs}
         rows = max((bracket.row + 1 for found in self.brackets.values() for bracket in found), default=0)
         self.lane = LANE + REQUEST_HEIGHT * rows
-        self.height = TOP + trace.size * self.lane + 64
+        self.height = TOP + trace.size * self.lane + 64 + LEGEND_ROW
         digest = hashlib.sha256(repr((times, self.width)).encode()).hexdigest()
         self.key = f"r{digest[:8]}"  # of the names of patterns: those of two pictures on a page must differ
 
@@ -94,7 +95,8 @@ class Picture:
             *(part for rank in range(self.trace.size) for part in self._rank(rank)),
             *self._arrows(),
             *self._legend(),
-            f'<line class="cursor" x1="-9" x2="-9" y1="{TOP - 8:.0f}" y2="{self.height - 58:.0f}" '
+            f'<line class="cursor" x1="-9" x2="-9" y1="{TOP - 8:.0f}" '
+            f'y2="{self.height - 58 - LEGEND_ROW:.0f}" '
             f'stroke="{WARNING}" stroke-width="2"/>',
             "</svg>",
         ]
@@ -403,11 +405,16 @@ class Picture:
                 "arrives in a collective",
             ),
         ]
-        x = 8.0
+        x, down = 8.0, -18.0
         for is_used, mark, words in entries:
-            if is_used:
-                yield f'<g transform="translate({x:.0f} 0)">{mark}<text x="28" y="{y}">{words}</text></g>'
-                x += 28 + CHARACTER * len(words) + 16
+            width = 28 + CHARACTER * len(words) + 16
+            if not is_used:
+                continue
+            if x + width > self.width:  # a second row
+                x, down = 8.0, 0.0
+            place = f"translate({x:.0f} {down:.0f})"
+            yield f'<g transform="{place}">{mark}<text x="28" y="{y}">{words}</text></g>'
+            x += width
         yield "</g>"
 
 
