@@ -24,7 +24,7 @@ def described(figure: Any, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def alt_text(figure: Any) -> str:
     """Return what a figure shows: for each panel its title, its axes and what its legend names."""
-    panels = [text for axes in figure.axes if (text := _panel(axes))]
+    panels = list(filter(None, map(_panel, figure.axes)))
     labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
     parts = [*panels, *_listed(labels)]
     return f"Figure: {'; '.join(parts)}." if parts else "Figure."
