@@ -118,7 +118,7 @@ class ForkedProcess:
         return self.returncode
 
     def _read_end(self) -> int:
-        """Return how the process has ended; the process that forks says it, and may stand still or be gone."""
+        """Return how the process has ended; the process that forks tells it, or stands still."""
         end = b""
         if select.select([self._connection], [], [], TOLD_S)[0]:
             with suppress(OSError):
