@@ -18,6 +18,9 @@ from typing import Any
 
 from labkit import forking
 
+FORKED_S = 60.0  # for the process to be forked, which takes milliseconds
+TOLD_S = 1.0  # from the end of the process until its exit code is known, too
+
 
 def start(
     address: str,
@@ -62,7 +65,9 @@ class ForkedProcess:
         """Ask for the process. Raise OSError if it cannot be forked."""
         self.returncode: int | None = None
         self.stdin: Any = None
+        self._process: int | None = None  # a file by which the system tells of the end, and takes signals
         self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.settimeout(FORKED_S)
         its_stdin = os.open(os.devnull, os.O_RDONLY)
         if stdin == subprocess.PIPE:
             os.close(its_stdin)
@@ -87,6 +92,9 @@ class ForkedProcess:
             if not pid:
                 raise ConnectionError("the process that forks has not forked this one")
             self.pid: int = forking.STATUS.unpack(pid)[0]
+            self._connection.settimeout(None)
+            with suppress(OSError):  # the system has no such files, or the process has ended
+                self._process = os.pidfd_open(self.pid)
         except OSError:
             self._close()
             raise
@@ -96,31 +104,35 @@ class ForkedProcess:
 
     def poll(self) -> int | None:
         """Return the exit code, or minus the signal, of a process that has ended; else None."""
-        if self.returncode is None and select.select([self._connection], [], [], 0)[0]:
-            self._read_end()
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the same at its end. Raise subprocess.TimeoutExpired after so many seconds."""
         if self.returncode is None:
-            if not select.select([self._connection], [], [], timeout)[0]:
+            files: list[Any] = [self._connection, *([] if self._process is None else [self._process])]
+            if not select.select(files, [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
-            self._read_end()
-        assert self.returncode is not None
+            self.returncode = self._read_end()
         return self.returncode
 
-    def _read_end(self) -> None:
+    def _read_end(self) -> int:
+        """Return how the process has ended; the process that forks tells it, or stands still."""
         end = b""
-        with suppress(OSError):
-            end = self._connection.recv(forking.STATUS.size, socket.MSG_WAITALL)
-        # Without an answer the process that forks has ended, and all that it has forked with it.
-        self.returncode = forking.STATUS.unpack(end)[0] if end else -signal.SIGKILL
+        if select.select([self._connection], [], [], TOLD_S)[0]:
+            with suppress(OSError):
+                end = self._connection.recv(forking.STATUS.size, socket.MSG_WAITALL)
+        return int(forking.STATUS.unpack(end)[0]) if end else -signal.SIGKILL
 
     def send_signal(self, number: int) -> None:
-        """Let the process that forks send it a signal."""
+        """Send it a signal: directly, or through the process that forks."""
         if self.returncode is None:
             with suppress(OSError):
-                self._connection.send(bytes([number]))
+                if self._process is not None:
+                    signal.pidfd_send_signal(self._process, number)
+                else:
+                    self._connection.send(bytes([number]))
 
     def terminate(self) -> None:
         """Send it SIGTERM."""
@@ -145,3 +157,6 @@ class ForkedProcess:
             if file is not None:
                 with suppress(OSError):
                     file.close()
+        if self._process is not None:
+            os.close(self._process)
+            self._process = None

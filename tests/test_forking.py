@@ -213,5 +213,10 @@ def test_a_process_that_is_forked_for_another_has_its_pipes_and_is_ended(
         process.terminate()
         assert process.wait(60) == -signal.SIGTERM
     with forked_process.start(address, ["import time; time.sleep(600)"], env={**os.environ}) as process:
+        server.send_signal(signal.SIGSTOP)  # as a student's code can do
+        process.kill()
+        assert process.wait(60) == -signal.SIGKILL
+        server.send_signal(signal.SIGCONT)
+    with forked_process.start(address, ["import time; time.sleep(600)"], env={**os.environ}) as process:
         server.kill()  # and all that it has forked
         assert process.wait(60) == -signal.SIGKILL
