@@ -246,7 +246,7 @@ def draw_table(axes: Axes, entries: Sequence[Sequence[Entry]], top: float) -> No
 def hang_frames() -> Iterator[Frame]:
     """Yield the cell: before the mistake, the ranks going on, their wait, and the report."""
     text, report = run_cell()
-    rows = list(table(report).rows.values())
+    rows = [entries for _, entries in table(report).rows]
     assert report.missing() == [2] and len(rows) == P
     start = {rank: 2.0 for rank in range(P)}
     end = {rank: float(line_of(report, rank)) for rank in range(P)}
