@@ -391,6 +391,10 @@ class Picture:
         lost = f'<g color="{WARNING}" fill="none" stroke="{WARNING}" stroke-width="2">'
         lost += f'<path d="M0,{y - 4}h15" stroke-dasharray="4 3"/><circle cx="18" cy="{y - 4}" r="3.5"/></g>'
         bracket = f'<path d="M0,{y - 7}v4h22v-4" fill="none" stroke="{colour(0)}" stroke-width="2"/>'
+        never = f'<path d="M0,{y - 7}v4h22" fill="none" stroke="{WARNING}" stroke-width="2" '
+        never += 'stroke-dasharray="4 3"/>'
+        brackets = [bracket for of_rank in self.brackets.values() for bracket in of_rank]
+        is_open = any(bracket.end is None for bracket in brackets)
         is_lost = any(message.arrived_s is None for message in self.messages)
         entries = [
             (True, f'<rect y="{y - 9}" width="22" height="11" fill="{colour(0)}"/>', "computes"),
@@ -398,11 +402,12 @@ class Picture:
             (True, hatched, "transfers"),
             (bool(self.messages), arrow, "message (dashed: nobody asks for it yet)"),
             (is_lost, lost, "message that nobody received"),
-            (any(self.brackets.values()), bracket, "request, from its start to its wait"),
+            (len(brackets) > 0, bracket, "request, from its start to its wait"),
+            (is_open, never, "request that was never waited for"),
             (
                 bool(self.trace.collectives),
                 f'<path d="M14,{y - 10}l5,5l-5,5l-5,-5z"/>',
-                "arrives in a collective",
+                "arrives in a collective (lines join the arrivals)",
             ),
         ]
         x, down = 8.0, -18.0

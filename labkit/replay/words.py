@@ -90,14 +90,55 @@ def _wait_sentence(
     longest_s = longest.end_s - longest.begin_s
     if longest.event.end_s is None or longest.event.has_failed:
         return f"{waiting} waited in {where} for {ranks_phrase(awaited)}, and the wait never ended."
-    busy_s = _computed_s(spans.get(awaited[0], []), longest.begin_s, longest.end_s)
+    root, between = _last_of_chain(spans, awaited[0], longest)
+    late_s = _begin_s(spans, root) - longest.begin_s
+    if late_s > longest_s / 2:
+        later = f"which began {approx_time(late_s)} later"
+        return f"{waiting} waited in {where} for rank {root}, {later}{_through(between)}."
+    busy_s = _computed_s(spans.get(root, []), longest.begin_s, longest.end_s)
     if busy_s > longest_s / 2:
-        computed = f"{ranks_phrase(awaited)} computed {approx_time(busy_s)}"
-        return f"{computed} while {waiting} waited for it in {where}."
+        last = _last_call(trace, root, longest.end_s)
+        computed = f"rank {root} computed {approx_time(busy_s)}" + (
+            f" before {last}" if last != where else ""
+        )
+        return f"{computed} while {waiting} waited for it in {where}{_through(between)}."
     return (
         f"{waiting} waited up to {approx_time(longest_s)} for {ranks_phrase(awaited)} in {where}, "
-        f"which itself waited or sent to others meanwhile."
+        f"which was in calls of its own meanwhile."
     )
+
+
+def _last_of_chain(spans: dict[int, list[Span]], rank: int, wait: Span) -> tuple[int, list[int]]:
+    """Return the rank for which all wait in the end during a wait for `rank`, and the ranks in between."""
+    between: list[int] = []
+    while rank not in between:
+        longest_s, following = (wait.end_s - wait.begin_s) / 2, rank
+        for span in spans.get(rank, []):
+            shared_s = min(span.end_s, wait.end_s) - max(span.begin_s, wait.begin_s)
+            if span.what == "wait" and span.awaited and shared_s > longest_s:
+                longest_s, following = shared_s, span.awaited[0]
+        if following == rank:
+            break
+        between.append(rank)
+        rank = following
+    return rank, between
+
+
+def _through(between: Sequence[int]) -> str:
+    """Return the words for ranks that passed a wait on."""
+    return f", through {ranks_phrase(between)}" if between else ""
+
+
+def _begin_s(spans: dict[int, list[Span]], rank: int) -> float:
+    """Return when a rank began with the cell."""
+    return min((span.begin_s for span in spans.get(rank, [])), default=0.0)
+
+
+def _last_call(trace: Trace, rank: int, time_s: float) -> str:
+    """Return the last call of a rank that began before a time: "Send (line 6)"."""
+    last = [event for event in trace.logs[rank].events if event.begin_s <= time_s][-1]
+    place = short_line(last.line)
+    return f"{last.operation} ({place})" if place else last.operation
 
 
 def _computed_s(spans: Sequence[Span], begin_s: float, end_s: float) -> float:

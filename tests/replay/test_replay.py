@@ -15,7 +15,7 @@ from labkit.replay.page import MOST_BYTES, Replay
 from labkit.replay.picture import WIDEST, Picture
 from labkit.replay.steps import data_for_script, line_in_cell
 from labkit.replay.words import cost_sentence, event_lines, notes, short_line, traffic_rows
-from mpiwatch.trace import Trace, merge
+from mpiwatch.trace import Kind, Trace, merge
 from tests.replay.recordings import (
     deadlock,
     many,
@@ -64,7 +64,39 @@ def test_the_sentence_names_the_straggler_and_the_line() -> None:
 
 
 def test_the_sentence_names_the_rank_for_which_one_other_waits() -> None:
-    assert cost_sentence(ring()) == "rank 3 computed 38.5 ms while rank 0 waited for it in Wait (line 7)."
+    said = "rank 3 computed 38.5 ms before Send (line 5) while rank 0 waited for it in Wait (line 7)."
+    assert cost_sentence(ring()) == said
+
+
+def test_the_sentence_follows_waits_to_the_rank_that_waited_for_nobody() -> None:
+    first, second, third = those = ranks(3)
+    first.send(1, 60.0, 60.5)
+    second.receive(0, 5.0, 61.0)
+    second.send(2, 61.5, 62.0)
+    third.receive(1, 2.0, 62.5)
+    said = cost_sentence(trace_of(those, 65.0))
+    assert said.startswith("rank 0 computed 59 ms before Send (line 5) while rank 2 waited for it in Recv"), (
+        said
+    )
+    assert said.endswith("(line 6), through rank 1."), said
+
+
+def test_the_sentence_says_that_a_rank_began_later() -> None:
+    early, late = ranks(2)
+    early.receive(1, 2.0, 61.0)
+    late.send(0, 60.0, 60.5)
+    logs = [early.log(65.0), late.log(65.0)._replace(begin_s=58.0 * 1e-3)]
+    said = "rank 0 waited in Recv (line 6) for rank 1, which began 56 ms later."
+    assert cost_sentence(merge(logs)) == said
+
+
+def test_the_legend_explains_a_request_that_was_never_waited_for() -> None:
+    those = ranks(2)
+    line = "cell line 4: `request = comm.Isend(part, right)`"
+    those[0].add(Kind.START_SEND, "Isend", 10.0, 10.1, peer=1, nbytes=800, request=1, line=line)
+    those[1].receive(0, 5.0, 20.0)
+    assert "request that was never waited for" in words_in(drawn(trace_of(those)))
+    assert "request that was never waited for" not in words_in(drawn(ring()))
 
 
 def test_the_sentence_names_a_slow_link() -> None:
