@@ -91,6 +91,7 @@ def _wait_sentence(
     if longest.event.end_s is None or longest.event.has_failed:
         return f"{waiting} waited in {where} for {ranks_phrase(awaited)}, and the wait never ended."
     root, between = _last_of_chain(spans, awaited[0], longest)
+    waiting = ranks_phrase([rank for rank in cause.waiting if rank != root])
     late_s = _begin_s(spans, root) - longest.begin_s
     if late_s > longest_s / 2:
         later = f"which began {approx_time(late_s)} later"
@@ -179,13 +180,14 @@ def _slow_link(trace: Trace) -> str:
 
 def _transfer_sentence(trace: Trace, transfer: float, duration_s: float) -> str:
     """Return the sentence for ranks that spent their time in transfers."""
-    nbytes = sum(max(0, message.nbytes) for message in trace.messages)
     percent = round(100 * transfer / max(duration_s, 1e-12))
-    kinds = counted(len(trace.messages), "message")
+    what = []
+    if trace.messages:
+        nbytes = sum(max(0, message.nbytes) for message in trace.messages)
+        what.append(f"{counted(len(trace.messages), 'message')} of {approx_size(nbytes)} in all")
     if trace.collectives:
-        kinds += f" and {counted(len(trace.collectives), 'collective')}"
-    took = f"Transfers took up to {percent} % of the {approx_time(duration_s)}"
-    return f"{took}: {kinds}, {approx_size(nbytes)} in messages."
+        what.append(counted(len(trace.collectives), "collective"))
+    return f"Transfers took up to {percent} % of the {approx_time(duration_s)}: {' and '.join(what)}."
 
 
 def traffic_rows(trace: Trace) -> list[tuple[str, ...]]:
