@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import labkit
+from labkit import limits
 from labkit.doctor import examine, trials
 from labkit.doctor.trials import Finding, Outcome, finish, start, start_probe
 from mpiwatch import launch, processes
@@ -182,7 +183,8 @@ def test_a_limit_of_open_files_that_is_too_low_is_a_fault() -> None:
     assert run_python("-c", script.format(256, 4)).stdout.startswith("ok ")
     said = run_python("-c", script.format(256, 64)).stdout
     assert said.startswith("fault a process may have 256 files open here, and a notebook with 64 ranks"), said
-    assert "`ulimit -n 1024`" in said
+    needed = limits.FILES + 64 * limits.FILES_OF_A_RANK
+    assert f"needs {needed}" in said and f"`ulimit -n {2 * needed}`" in said
 
 
 def test_a_host_name_without_an_address_is_a_note() -> None:
