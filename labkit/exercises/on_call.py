@@ -413,7 +413,8 @@ class Incident:
 
         - `cause`, `rank`: of `CAUSES`; the rank is None if no single rank has the fault.
         - `rival`, `probe`, `number`: the nearest rival, and a number that a probe has measured and that
-          excludes it. `because`: why it does, in your words.
+          excludes it.
+        - `because`: why it does, in your words. It is kept for you and your instructor, and not scored.
         """
         refusal = ""
         if isinstance(number, np.generic):
@@ -513,7 +514,10 @@ def incident(seed: int) -> Incident:
 
 
 def practice(cause: str, rank: int = 1) -> Incident:
-    """Start a job with a known fault, on this rank if it is on one, named `job` on the ranks."""
+    """Start a job with a known fault, named `job` on the ranks.
+
+    `rank` has the fault if it is on a single rank: rank 1 unless you name another.
+    """
     if cause not in CAUSES:
         raise ValueError(f"expected one of {', '.join(CAUSES)}, got {cause!r}")
     return _started(None, (cause, rank))
