@@ -93,7 +93,8 @@ class ForkedProcess:
                 raise ConnectionError("the process that forks has not forked this one")
             self.pid: int = forking.STATUS.unpack(pid)[0]
             self._connection.settimeout(None)
-            with suppress(OSError):  # the system has no such files, or the process has ended
+            # Linux before 5.3, and some builds of Python, have no such files; or the process has ended.
+            with suppress(OSError, AttributeError):
                 self._process = os.pidfd_open(self.pid)
         except OSError:
             self._close()

@@ -141,8 +141,9 @@ class ForkedRanks:
     def send_signal(self, number: int) -> None:
         """Send all ranks a signal."""
         with self._lock:
-            for pid in self.ranks:
-                os.kill(pid, number)  # its pid is its own until waitpid
+            for pid in [*self.ranks]:
+                with suppress(ProcessLookupError):  # a signal's handler calls this, also right after waitpid
+                    os.kill(pid, number)
 
     def kill(self) -> None:
         """End all ranks, even those in a deadlock."""
@@ -233,14 +234,15 @@ class ForkedRanks:
             with self._lock:
                 others = [pid for pid, other in self.ranks.items() if other.number != rank.number]
                 for pid in others:
-                    os.kill(pid, signal.SIGKILL)
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
         elif command == "get_universe_size":
             say(rank.connection, f"cmd=universe_size rc=0 size={self.number}")
         elif command == "get_my_kvsname":
             say(rank.connection, f"cmd=my_kvsname rc=0 kvsname={self._name}")
         elif command in ANSWERS:
             say(rank.connection, ANSWERS[command])
-        elif "endcmd" in line or "mcmd" not in line:
+        elif command or line.strip() == "endcmd":  # Spawn's command has several lines, and one answer
             say(rank.connection, f"cmd={command or 'spawn'}_result rc=1 msg=not_available")
 
 

@@ -9,7 +9,7 @@ c = get_config()  # noqa: F821  (given by traitlets)
 c.InteractiveShellApp.extensions.append("labkit.cluster")
 # Loaded if a cell uses one of these before connect(), or a Client of ipyparallel's, has registered it.
 c.MagicsManager.lazy_magics.update(
-    dict.fromkeys(("px", "autopx", "pxconfig", "pxresult"), "labkit.cluster.no_engines")
+    dict.fromkeys(("px", "autopx", "pxconfig", "pxresult", "replay"), "labkit.cluster.no_engines")
 )
 # JupyterLab shows an error on pink in its light theme and on dark red in its dark one. No single colour has a
 # contrast of 4.5 : 1 on both, so tracebacks have the colour of the theme's text.

@@ -33,6 +33,7 @@ FIRST_LINE_S = 20.0  # until a line says what this command waits for; each furth
 LOOK_S = 1.0  # between two looks at what JupyterLab does
 POLL_S = 0.1  # until JupyterLab answers
 END_POLL_S = 1.0  # until it ends, for hours
+PAGE_S = 60.0  # for writing the start page anew
 LAST_LINES = 20  # of the log, shown if JupyterLab fails
 LOG = "jupyterlab.log"
 JUPYTERLAB = f"import sys; sys.modules[{UNUSED!r}] = None; from jupyterlab.labapp import main; main()"
@@ -351,7 +352,9 @@ def _wait_for_an_end(lab: JupyterLab, folder: Path) -> None:
         if now != noted and (folder / start_page.NAME).exists():
             # In a process of its own: this one stays small for the hours that it runs.
             words = ["-P", "-m", "labkit", "lab", "--page-only", f"--folder={folder}"]
-            subprocess.run([sys.executable, *words], check=False, capture_output=True)
+            with suppress(subprocess.TimeoutExpired):
+                command = [sys.executable, *words]
+                subprocess.run(command, check=False, capture_output=True, timeout=PAGE_S)
         noted = now
 
 

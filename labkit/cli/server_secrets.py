@@ -6,6 +6,7 @@ may have sent it the token: then everything is made anew, and the tab has to be 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -74,10 +75,14 @@ def _read() -> ServerSecrets | None:
 
 def _is_free(port: int) -> bool:
     """Return whether a server could listen on a port of this machine."""
-    with socket.socket() as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Jupyter's server does
-        try:
-            trial.bind(("127.0.0.1", port))
-        except OSError:
-            return False
+    for family, address in (socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"):
+        with suppress(OSError):  # a machine without this family
+            trial = socket.socket(family)
+            with trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Jupyter's server does
+                try:
+                    trial.bind((address, port))
+                except OSError as error:
+                    if error.errno == errno.EADDRINUSE:
+                        return False
     return True

@@ -202,7 +202,6 @@ def record_cells(shell: Any, watch: Any, outputs: Sequence[Any]) -> None:
         for output in outputs:
             output.begin_cell()
         sessions.begin_cell(watch)
-        reloader.begin_cell()
 
     def end(error: BaseException | None) -> None:
         with sessions.without_interrupts():  # else the cell would seem to run forever
@@ -222,6 +221,9 @@ def record_cells(shell: Any, watch: Any, outputs: Sequence[Any]) -> None:
             end_cell(shell.last_execution_result)
 
     shell.events.register("pre_execute", begin)
+    shell.events.register(
+        "pre_execute", reloader.begin_cell
+    )  # not before a call of the lab's: nobody sees its output
     shell.events.register("post_execute", end_silent_cell)
     shell.events.register("post_run_cell", end_cell)
 

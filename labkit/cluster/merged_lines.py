@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-MOST_LINES = 2000  # of all different texts together: the time to compare them grows with the square
+MOST_LINES = 500  # of all different texts together: the time to compare them grows with the square
 
 
 class Block(NamedTuple):

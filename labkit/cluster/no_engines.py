@@ -16,7 +16,8 @@ FAILED = (
     "this notebook has no engines, because `connect()` failed. Do what its message says, then run its cell "
     "again."
 )
-MAGICS = "px", "autopx", "pxconfig", "pxresult"  # of ipyparallel, which this module does not wait for
+# Those of ipyparallel, which this module does not wait for, and labkit's `%%replay`.
+MAGICS = "px", "autopx", "pxconfig", "pxresult", "replay"
 
 message = NOT_YET
 

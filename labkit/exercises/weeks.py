@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import NamedTuple
 from labkit.checks.launching import mpiexec
 from labkit.children import ChildError, run_child
 from labkit.files import atomic_write, read_input
+from labkit.text import counted
+from mpiwatch import launch
 
 DEADLINE_S = 120.0
 ACCURACY = re.compile(r"^test accuracy (\S+) %$", re.MULTILINE)
@@ -29,7 +32,8 @@ def run(target: Path, ranks: int) -> str:
     """Run the program; return one sentence on its accuracy and its step, beside those of the run before."""
     command = [*mpiexec(), "-n", str(ranks), sys.executable, str(target)]
     try:
-        output = run_child(command, deadline_s=DEADLINE_S).stdout
+        environment = {**os.environ, **launch.settings(), **launch.one_machine(), **launch.ONE_THREAD}
+        output = run_child(command, deadline_s=DEADLINE_S, environment=environment).stdout
     except ChildError as error:
         return f"It did not run to its end: {error}."
     accuracy, step = ACCURACY.search(output), STEP.search(output)
@@ -39,7 +43,8 @@ def run(target: Path, ranks: int) -> str:
     file = target.with_suffix(".json")
     earlier = _earlier(file)
     _keep(file, [*earlier, result])
-    text = f"On {ranks} ranks: test accuracy {result.accuracy:.2f} %, a step takes {result.step_ms:.2f} ms"
+    text = f"On {counted(ranks, 'rank')}: test accuracy {result.accuracy:.2f} %, "
+    text += f"a step takes {result.step_ms:.2f} ms"
     same = [old for old in earlier if old.ranks == ranks]
     if same:
         text += f" (before: {same[-1].accuracy:.2f} %, {same[-1].step_ms:.2f} ms)"

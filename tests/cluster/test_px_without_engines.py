@@ -8,7 +8,15 @@ from tests.cluster.shared import kernel, world
 from tests.cluster_fixtures import Kernel
 
 __all__ = ["kernel", "world"]
-USES = ["%%px\nprint(rank)", "%px print(rank)", "x = 1\n%px x", "%autopx", "%pxconfig --block", "%pxresult"]
+USES = [
+    "%%px\nprint(rank)",
+    "%%replay\nprint(rank)",
+    "%px print(rank)",
+    "x = 1\n%px x",
+    "%autopx",
+    "%pxconfig --block",
+    "%pxresult",
+]
 
 
 @pytest.mark.parametrize("use", USES)

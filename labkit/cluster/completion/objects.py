@@ -116,7 +116,7 @@ def text_of(thing: object, name: str) -> str:
 
 @functools.cache
 def types_of_numpy() -> dict[str, type]:
-    """Return the types of NumPy that are treated in a way of their own; empty before it is imported."""
+    """Return the types of NumPy, which has been imported, that are treated in a way of their own."""
     numpy = sys.modules["numpy"]
     names = dict_of(numpy)
     return {
@@ -126,7 +126,8 @@ def types_of_numpy() -> dict[str, type]:
 
 
 def type_of_numpy(name: str) -> type | None:
-    return types_of_numpy()[name] if "sum" in vars(sys.modules.get("numpy", builtins)) else None
+    is_imported = "ufunc" in vars(sys.modules.get("numpy", builtins))  # and not still being imported
+    return types_of_numpy()[name] if is_imported else None
 
 
 def is_array(thing: object) -> bool:

@@ -349,6 +349,9 @@ def parse(arguments: Sequence[str]) -> Options:
         try:
             if is_first() and not options.launched:
                 check_writable(Path(options.trace))
+            options = replace(
+                options, trace=os.path.abspath(options.trace)
+            )  # the program may change its folder
         except OSError as error:
             parser.error(f"argument --trace: {error.strerror}: {error.filename!r}")
     launcher = launcher_of_ranks() if options.ranks else ""

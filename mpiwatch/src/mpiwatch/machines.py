@@ -43,6 +43,7 @@ HEADER = Struct("!Id")  # length of the content, the sender's clock; then come t
 PROOF_BYTES = 32  # of a frame
 FRAME_ID = Struct("!IQ")  # the sender's machine, and how many frames it has sent before on this connection
 RECEIVED_BYTES = 1 << 16
+MOST_FRAME_BYTES = 1 << 28
 MOST_WAITING_BYTES = 1 << 20  # if more is waiting to be sent, only frames that must arrive are added
 HANDSHAKE_S = 5.0
 DRIFT = 1e-4  # how fast clocks may drift apart, in seconds per second
@@ -192,6 +193,8 @@ class Connection:
                 has_ended = not part
         while len(self.arrived) >= HEADER.size:
             length, sent = HEADER.unpack_from(self.arrived)
+            if length > MOST_FRAME_BYTES:  # its proof, which comes last, would never come
+                raise FrameError(f"a frame of {length} bytes was announced, and none is so large")
             end = HEADER.size + length
             if len(self.arrived) < end + PROOF_BYTES:
                 break

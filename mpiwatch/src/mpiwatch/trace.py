@@ -296,7 +296,7 @@ def _missing(trace: Trace, event: Event) -> tuple[int, ...]:
         return (event.peer,)
     for collective in trace.collectives:
         call = collective.calls.get(event.rank)
-        if call is not None and event.number in (call.number, call.request or call.number):
+        if call is not None and (event.request or event.number) in (call.request or call.number, call.number):
             return tuple(collective.missing)
     return ()
 

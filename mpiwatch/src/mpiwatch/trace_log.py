@@ -236,16 +236,24 @@ class LogWriter:
 def end_log(path: str, end_s: float) -> None:
     """Note in the log of a rank that was ended when this was, on the rank's own clock."""
     with open(path, "r+b") as file:
-        head = Head(*HEAD.unpack(file.read(HEAD.size)))
+        start = file.read(HEAD.size)
+        if len(start) < HEAD.size:  # the disk was full when the log was made
+            return
+        head = Head(*HEAD.unpack(start))
         if head.magic == MAGIC and not head.end_s:
             file.seek(_OFFSETS["end_s"])
             file.write(_REAL.pack(end_s))
 
 
 def read_file(path: str) -> RankLog:
-    """Return what a rank has recorded in this file, also while it goes on or after it was killed."""
+    """Return what a rank has recorded in this file, also while it goes on or after it was killed.
+
+    Raise OSError or ValueError if there is no such log.
+    """
     with open(path, "rb") as file:
         whole = file.read()
+    if len(whole) < HEAD.size:
+        raise ValueError(f"{path} is no log of a rank: it has {len(whole)} bytes")
     head = Head(*HEAD.unpack_from(whole, 0))
     used = HEAD.size + min(head.events, head.capacity) * ROW.size
     texts = HEAD.size + head.capacity * ROW.size
