@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from labkit.cluster.completion.answers import keywords_of
 from labkit.cluster.completion.cells import find_cell
 from labkit.cluster.completion.cursor import expressions_at, place_in
 from labkit.cluster.completion.help_lines import has_code, keep_help_for_ranks, split_help
+from labkit.cluster.completion.objects import details_of
 from labkit.cluster.completion.scope import Scope, statements_of
 from labkit.cluster.completion.service import numbers_in
 
@@ -155,3 +157,12 @@ def test_help_behind_px_stays_the_ranks_question() -> None:
         "x?\n",
         "%px print(1)\n",
     ]
+
+
+def test_memory_that_is_not_numpys_is_not_read() -> None:
+    own = np.arange(4.0)
+    rows = dict(details_of(own)), dict(details_of(own[1:].reshape(3, 1)))
+    assert [row.get("Value") for row in rows] == ["[0.0, 1.0, 2.0, 3.0]", "[[1.0], [2.0], [3.0]]"]
+    foreign = np.frombuffer(bytearray(32), np.float64)  # as a window's, which may have been freed
+    assert dict(details_of(foreign)) == {"Shape": "(4,)", "Dtype": "float64"}
+    assert "Value" not in dict(details_of(foreign[1:]))

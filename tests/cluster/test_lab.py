@@ -201,15 +201,15 @@ def test_a_killed_labkit_lab_leaves_nothing(world: World, folder: Path, tmp_path
 def test_a_jupyterlab_that_fails_shows_its_last_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "jupyter_server_config.json").write_text('{"ServerApp": {"port": "eight"}}')
+    (tmp_path / "jupyter_server_config.json").write_text('{"ServerApp": {"port_retries": "eight"}}')
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
     with pytest.raises(click.ClickException) as failed, JupyterLab(Path(FIRST)) as lab:
         lab.wait_until_it_serves()
     said = failed.value.format_message()
     assert said.startswith("JupyterLab ended with exit status 1.\n")
-    assert "'port' trait of a ServerApp instance expected" in said
+    assert "'port_retries' trait of a ServerApp instance expected" in said
     assert said.endswith(f"All of its messages: {lab.log}")
-    assert "'port' trait" in lab.log.read_text()
+    assert "'port_retries' trait" in lab.log.read_text()
     shutil.rmtree(lab.log.parent)
 
 

@@ -146,6 +146,8 @@ def another_environment(folder: Path) -> Path:
     others = [path for path in sys.path if "site-packages" in path]
     (packages / "all.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in others))
     shutil.copytree(Path(sys.prefix, "etc", "ipython"), folder / "etc" / "ipython")
+    for library in Path(sys.prefix, "lib").glob("lib*"):  # mpi4py loads MPI from the environment's folder
+        (folder / "lib" / library.name).symlink_to(library)
     for program in Path(sys.prefix, "bin").glob("*"):
         if program.name.startswith(("mpiexec", "hydra", "prte", "mpirun")):
             (folder / "bin" / program.name).symlink_to(program)

@@ -581,7 +581,7 @@ def details_of(value: Any) -> tuple[tuple[str, str], ...]:
     """Return what help says of a value: a number's value, an array's shape, a list's length."""
     if is_array(value):
         rows = [("Shape", str(value.shape)), ("Dtype", text_of(value.dtype, "name") or str(value.dtype))]
-        if value.size <= 8 and value.dtype.kind in "biufc":
+        if value.size <= 8 and value.dtype.kind in "biufc" and has_memory_of_numpy(value):
             rows.append(("Value", str(value.tolist())))
         return tuple(rows)
     if type(value) in PLAIN:
@@ -589,6 +589,13 @@ def details_of(value: Any) -> tuple[tuple[str, str], ...]:
     if type(value) in (list, tuple, dict, set):
         return (("Length", str(len(value))),)
     return ()
+
+
+def has_memory_of_numpy(array: Any) -> bool:
+    """Return whether NumPy holds the memory of an array: another's, such as a freed window's, may be gone."""
+    while is_array(array.base):
+        array = array.base
+    return array.base is None and bool(array.flags.owndata)
 
 
 def page_of(value: Any, *, is_bound: bool) -> Page:
