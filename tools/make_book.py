@@ -5,6 +5,7 @@ python tools/make_book.py
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,7 @@ FILES = (
     "labkit/data/digits.txt",
     ".github/workflows/test.yml",
 )
+LINK_TO_CELL = re.compile(r"(\w+)\.ipynb#cell-id=[\w-]+")
 
 
 def stage(target: Path) -> None:
@@ -42,6 +44,9 @@ def stage(target: Path) -> None:
         shutil.copy(ROOT / name, target / name)
     for notebook in (target / "notebooks").glob("*.ipynb"):
         book_figures.describe(notebook)
+        text = notebook.read_text(encoding="utf-8")
+        # A table of progress links to cells, as JupyterLab knows them; a page of the book has no such anchors.
+        notebook.write_text(LINK_TO_CELL.sub(r"\1.html", text), encoding="utf-8")
     for name in "_config.yml", "_toc.yml":
         shutil.move(target / "docs" / "book" / name, target / name)
     (target / "_static").mkdir()  # whose style sheets Jupyter Book adds to every page
