@@ -126,7 +126,9 @@ def test_a_tab_goes_on_when_the_lab_starts_again(browser: Browser, tmp_path: Pat
         assert secrets.stat().st_mode & 0o077 == 0
     with a_lab(tmp_path / "lab") as again:
         assert (again.url, again.token) == (lab.url, lab.token)
-        page.locator(".jp-Dialog button", has_text="Close").click()
+        # JupyterLab shows a dialog if it has looked for the server in between.
+        close = page.locator(".jp-Dialog button", has_text="Close")
+        page.add_locator_handler(close, close.click)
         Notebook(again, page, notebook).write(0, "print(7 * 7)")
         page.evaluate("() => { jupyterapp.commands.execute('docmanager:save'); }")  # nothing is lost
         wait_until(lambda: "7 * 7" in (again.folder / notebook).read_text(), "the tab has saved")
