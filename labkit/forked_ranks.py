@@ -253,8 +253,7 @@ def fork_ranks(number: int) -> None:
     """
     gc.freeze()  # the collector of a rank does not write to objects, and so they stay shared
     me, woken = os.getpid(), child_ends()
-    wake = signal.set_wakeup_fd(-1)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    wake = forking.file_that_wakes()
 
     def prepare() -> None:
         os.close(woken)

@@ -86,7 +86,7 @@ def serve(starter: int = 0) -> list[str]:  # noqa: PLR0915 (one loop)
 
     guard = Guard("the process that forks ranks")
     gc.freeze()  # the collector of a rank does not write to objects, and so they stay shared
-    me, woken, wake = os.getpid(), child_ends(), _file_that_wakes()
+    me, woken, wake = os.getpid(), child_ends(), file_that_wakes()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher
     stand_ins: dict[int, socket.socket] = {}  # the connection to each, by the pid of its rank
     first: set[int] = set()  # the processes that the starter itself has asked for
@@ -135,7 +135,7 @@ def serve(starter: int = 0) -> list[str]:  # noqa: PLR0915 (one loop)
             listening.pop().close()
 
 
-def _file_that_wakes() -> int:
+def file_that_wakes() -> int:
     """Return the file to which signals write. In a forked child, asyncio resets it (since Python 3.12)."""
     wake = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)

@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mpiwatch import launch
-from mpiwatch.processes import LINUX, is_mpich
+from mpiwatch.processes import LINUX, is_mpich, supervised
 
 pytestmark = pytest.mark.skipif(
     not LINUX or not is_mpich(launch.mpiexec()), reason="only MPICH's ranks are forked by one process"
@@ -36,13 +37,16 @@ os.write(1, b"one world\\n")
 WAIT = "comm.Barrier()\nif rank != 1:\n    time.sleep(600)"
 
 
+def command(program: str) -> list[str]:
+    """Return the command of a program below a supervisor, which removes what ranks leave in /dev/shm."""
+    return [*supervised(), sys.executable, "-c", program]
+
+
 def run(tmp_path: Path, code: str, ranks: int = 3) -> tuple[int, str, list[int]]:
     """Return the exit code, the output and how the ranks have ended, in that order."""
     exits = tmp_path / "exits"
     program = PROGRAM.format(exits=str(exits), ranks=ranks, code=code)
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = subprocess.run(command(program), capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.count("one world\n") == ranks, done
     ends = [int(line.split()[1]) for line in exits.read_text().splitlines()]
     return done.returncode, done.stdout + done.stderr, ends
@@ -60,7 +64,7 @@ def test_two_worlds_at_once_do_not_meet(tmp_path: Path) -> None:
     for folder in folders:
         folder.mkdir()
         program = PROGRAM.format(exits=str(folder / "exits"), ranks=2, code="comm.Barrier()")
-        jobs.append(subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL))
+        jobs.append(subprocess.Popen(command(program), stdout=subprocess.DEVNULL))
     assert [job.wait(120) for job in jobs] == [0, 0]
 
 
@@ -86,11 +90,12 @@ def test_signals_go_to_the_ranks_and_sigterm_ends_them(tmp_path: Path) -> None:
     )
     for signum, expected in ((signal.SIGUSR1, 4), (signal.SIGTERM, 0)):
         program = PROGRAM.format(exits=str(tmp_path / "exits"), ranks=2, code=code)
-        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as job:
+        with subprocess.Popen(command(program), stdout=subprocess.PIPE, text=True) as job:
             assert job.stdout is not None
             lines = [job.stdout.readline() for _ in range(4)]
             assert lines.count("ready\n") == 2
-            job.send_signal(signum)
+            (forks,) = psutil.Process(job.pid).children()
+            forks.send_signal(signum)
             assert job.wait(60) == expected
 
 

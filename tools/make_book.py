@@ -45,7 +45,7 @@ def stage(target: Path) -> None:
     for notebook in (target / "notebooks").glob("*.ipynb"):
         book_figures.describe(notebook)
         text = notebook.read_text(encoding="utf-8")
-        # A table of progress links to cells, as JupyterLab knows them; the book has no such anchors.
+        # Links in a table of progress use JupyterLab's cell anchors, which a page of the book does not have.
         notebook.write_text(LINK_TO_CELL.sub(r"\1.html", text), encoding="utf-8")
     for name in "_config.yml", "_toc.yml":
         shutil.move(target / "docs" / "book" / name, target / name)

@@ -85,7 +85,7 @@ def _exit(status: int) -> str:
     return f" with signal {status - SIGNALLED}" if status > SIGNALLED else f" with exit code {status}"
 
 
-# What follows from an error of strict mode, by the name of its kind.
+# What a student should do about an error that strict mode has found, by the name of its kind.
 ADVICE = {
     FindingKind.SEND_NOT_COMPLETED.name: (
         "The array may still be sent when the caller changes it: wait for the request"

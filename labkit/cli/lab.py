@@ -188,8 +188,8 @@ def transport(folder: Path) -> list[str]:
 def export_options() -> list[str]:
     """Return options that take formats which cannot work here out of *Save and Export Notebook As*.
 
-    Some need pandoc or TeX, PDF by a browser needs Playwright, and the notebooks are no slides. A script with
-    `%%px` cells runs nowhere: the lab's own format, Program, takes its place.
+    Some need pandoc or TeX, PDF by a browser needs Playwright, and the notebooks are no slides. A plain
+    script cannot run `%%px` cells, so the lab's own format, Program, takes its place.
     """
     refused = ["ScriptExporter", "SlidesExporter", "QtPDFExporter", "QtPNGExporter"]
     if shutil.which("pandoc") is None:

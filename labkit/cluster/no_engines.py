@@ -16,7 +16,7 @@ FAILED = (
     "this notebook has no engines, because `connect()` failed. Do what its message says, then run its cell "
     "again."
 )
-# Those of ipyparallel, which this module does not wait for, and labkit's `%%replay`.
+# ipyparallel's magics, listed here because importing it takes time, and labkit's `%%replay`.
 MAGICS = "px", "autopx", "pxconfig", "pxresult", "replay"
 
 message = NOT_YET

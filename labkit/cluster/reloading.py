@@ -64,7 +64,7 @@ class Reloader:
 
     def is_students(self, name: str, module: ModuleType) -> bool:
         """Return whether a module is a file of the folder, and not of an environment in it."""
-        # Not by `getattr`: what a student has put into sys.modules may have a `__getattr__` that waits.
+        # `getattr` could block: a student may have put an object with a `__getattr__` into sys.modules.
         file = vars(module).get("__file__") if type(module) is ModuleType else None
         return (
             isinstance(file, str)

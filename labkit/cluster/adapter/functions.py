@@ -51,7 +51,7 @@ def call_around_functions(
 def answer_requests(shell: Any, name: str, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Let this engine answer messages of a type: call `answer` with the content, send what it returns.
 
-    They come on the control channel, which has a thread of its own, also while the engine runs a cell.
+    They arrive on the control channel, which has its own thread, even while the engine runs a cell.
     `control_handlers` is not documented.
     """
     kernel = shell.kernel

@@ -1,6 +1,6 @@
 """Answers on a rank: in a thread beside its cells, so that they come while a cell runs, too.
 
-The thread calls no MPI and changes nothing; it reads the names of the cells as they are at the moment.
+The thread calls no MPI and changes nothing; it reads the names that cells have defined so far.
 """
 
 from __future__ import annotations

@@ -62,7 +62,6 @@ __all__ = [
     "forgotten_segments",
     "is_mpich",
     "may_watch_processes",
-    "parent_of",
     "print_error",
     "remove",
     "run_by_path",
@@ -125,12 +124,6 @@ def _stat(pid: int) -> list[str]:
         fields = file.read().rpartition(")")[2].split()
         return fields if fields[0] not in "ZX" else []
     return []
-
-
-def parent_of(pid: int) -> int:
-    """Return the pid of a process's parent; 0 if the process has ended. Linux only."""
-    fields = _stat(pid)
-    return int(fields[1]) if fields else 0
 
 
 def start_time(pid: int) -> str:

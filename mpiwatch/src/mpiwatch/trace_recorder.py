@@ -469,8 +469,6 @@ PERSISTENT = [
     for name in (*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES, *NONBLOCKING_COLLECTIVES)
     if name.endswith("_init")
 ]
-_NEIGHBOURS = [f"{start}_{call}" for start in ("Neighbor", "neighbor") for call in ("allgather", "alltoall")]
-_NEIGHBOURS += [f"Neighbor_{call}" for call in ("allgatherv", "alltoallv", "alltoallw")]
 for _via, _names in {
     "_record_send": [name for name in SENDS if name not in NONBLOCKING_SENDS],
     "_record_receive": ["Recv", "recv"],

@@ -30,7 +30,7 @@ from mpiwatch.strict.requests import StrictPrequest, StrictRequest
 SENT_BY_ROOT = ("bcast", *arguments.FROM_ROOT)
 REDUCING = "reduce", "allreduce", "scan", "exscan"
 
-# Collective -> the argument whose count and dtype are the same on all ranks.
+# For each collective, the argument that must have the same count and dtype on all ranks.
 COMPARED = {"bcast": "buf", "reduce": "sendbuf", "allreduce": "sendbuf", "scan": "sendbuf"}
 
 
