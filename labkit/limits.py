@@ -17,7 +17,7 @@ from labkit.units import MIB
 from mpiwatch import launch
 from mpiwatch.processes import LINUX, SHM
 
-# The files that the controller has open, the most of all processes: measured with 1 to 16 ranks, and a margin.
+# The files that the controller has open, the most of all: measured with 1 to 16 ranks, and a margin.
 FILES, FILES_OF_A_RANK = 105, 9
 MOST_FILES = 10_240  # that a process asks for where the system sets no limit, as on macOS
 # Processes and threads: the controller, the supervisors and the process that forks; a rank and, with Open
