@@ -122,7 +122,8 @@ def test_a_run_killed_at_any_moment_is_resumed_to_the_same_results(
     for kill in kills:
         kind = SHARDED if kill // 2 % 2 else PLAIN
         assert results(tmp_path / str(kill)) == results(unbroken(p, *kind)), kill
-        assert files(tmp_path / str(kill)).keys() == {*RESULTS, "checkpoint.npz"}, kill
+        # A kill may leave the empty file of the lock, which the next run takes over.
+        assert files(tmp_path / str(kill)).keys() - {".lock"} == {*RESULTS, "checkpoint.npz"}, kill
 
 
 @pytest.fixture(scope="module")
