@@ -83,13 +83,13 @@ def contest(entry: Callable[[int], Iterable[Round]], p: int = RANKS) -> Result |
     """
     name = getattr(entry, "__name__", "entry")
     try:
-        made = entry(p)
-        rounds = list(islice(made, MOST[0] + 1)) if isinstance(made, Iterable) else made
+        returned = entry(p)
+        rounds = list(islice(returned, MOST[0] + 1)) if isinstance(returned, Iterable) else returned
         schedules = [(name, schedule_of(rounds, p, name)), *compared(p)]
     except ScheduleError as error:
         print(f"{name} cannot take part: {error}.")
         return None
-    results = run(schedules, p)
+    results = simulate_all(schedules, p)
     print(table(results))
     for network, timeline in results[0].timelines.items():
         wait = longest_wait(timeline)
@@ -129,10 +129,10 @@ def verified(
             raise ScheduleError(f"{kind}: `yield` what `reduce_round` or `copy_round` returns")
     try:
         chunks = chunks or max((int(round_.stop.max()) for round_ in rounds if len(round_)), default=1)
-        found = {"rounds": len(rounds), "transfers": sum(map(len, rounds)), "chunks": chunks}
-        for (what, count), most in zip(found.items(), MOST, strict=True):
+        counts = {"rounds": len(rounds), "transfers": sum(map(len, rounds)), "chunks": chunks}
+        for (noun, count), most in zip(counts.items(), MOST, strict=True):
             if count > most:
-                raise ScheduleError(f"expected at most {most:,} {what}, got {count:,} or more")
+                raise ScheduleError(f"expected at most {most:,} {noun}, got {count:,} or more")
         schedule = Schedule(name, collective, p, chunks, lambda: iter(rounds))
         verify(schedule)
     except ScheduleError:
@@ -142,7 +142,7 @@ def verified(
     return schedule
 
 
-def run(schedules: Sequence[tuple[str, Schedule]], p: int) -> list[Result]:
+def simulate_all(schedules: Sequence[tuple[str, Schedule]], p: int) -> list[Result]:
     """Simulate all schedules of p ranks on all networks; return their results."""
     results = []
     for name, schedule in schedules:
@@ -155,7 +155,7 @@ def run(schedules: Sequence[tuple[str, Schedule]], p: int) -> list[Result]:
     return results
 
 
-def judged(file: Path, p: int) -> Schedule:
+def schedule_of_file(file: Path, p: int) -> Schedule:
     """Return the schedule that a file's last function makes, in a job of its own; the file is not imported.
 
     Raise ScheduleError if it makes none.
@@ -173,11 +173,11 @@ def judged(file: Path, p: int) -> Schedule:
         cases = [Case(f"p = {p}", ((p,),))]
         exercise = Exercise(entry, lambda: cases, (), digest=rounds_as_list, prelude=PRELUDE, deadline_s=5.0)
         with scratch_folder() as folder, Job(folder, exercise, cases) as job:
-            (done,) = job.run([text], [0])
-        found = failures.finding(done, text, exercise, cases)
-        if found:
-            raise ScheduleError(found)
-        (result,) = [record["result"] for record in done.records[0] if "result" in record]
+            (job_run,) = job.run([text], [0])
+        fault = failures.finding(job_run, text, exercise, cases)
+        if fault:
+            raise ScheduleError(fault)
+        (result,) = [record["result"] for record in job_run.records[0] if "result" in record]
         return schedule_of(transport.unpack(result), p, names[-1])
     except ScheduleError:
         raise
@@ -191,11 +191,11 @@ def judge_folder(folder: Path, p: int, report: Callable[[str], None]) -> list[Re
     for file in sorted(folder.glob("*.py")):
         report(f"judging {file.name}")
         try:
-            schedules.append((file.stem, judged(file, p)))
+            schedules.append((file.stem, schedule_of_file(file, p)))
         except ScheduleError as error:
             results.append(Result(file.stem, str(error)))
     schedules += compared(p)
-    return sorted(run(schedules, p), key=lambda result: -result.score) + results
+    return sorted(simulate_all(schedules, p), key=lambda result: -result.score) + results
 
 
 def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
@@ -205,14 +205,14 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
     """
     means = {result.entry: round(result.score, 2) for result in results}
     placed = [result.entry for result in results if result.scores and result.entry[0] != "["]
-    found = []
+    result_rows = []
     for result in results:
         mean = means[result.entry]
         place = 1 + sum(means[other] > mean for other in placed) if result.entry in placed else None
         scores = {name: round(result.scores.get(name, 0.0), 2) for name in networks()}
         row = {"place": place, "entry": result.entry, "score": mean}
-        found.append({**row, **scores, "reason": result.reason})
-    return found
+        result_rows.append({**row, **scores, "reason": result.reason})
+    return result_rows
 
 
 def table(results: Sequence[Result]) -> str:

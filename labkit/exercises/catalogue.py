@@ -27,13 +27,13 @@ def find(name: str) -> Exercise:
     Raise UnknownExercise if there is none.
     """
     files = [file for file in _files() if f"\ndef {name}(" in file.read_text(encoding="utf-8")]
-    found = [exercise for file in files for exercise in _of(file) if exercise.name == name]
-    if not found:
+    matching = [exercise for file in files for exercise in _of(file) if exercise.name == name]
+    if not matching:
         near = "".join(
             f": did you mean {suggestion}?" for suggestion in get_close_matches(name, exercises(), n=1)
         )
         raise UnknownExercise(f"there is no exercise called {name}{near}")
-    return found[0]
+    return matching[0]
 
 
 @cache

@@ -128,7 +128,11 @@ def name_of(function: Any) -> str:
     with suppress(catalogue.UnknownExercise):
         return catalogue.find(name).name
     names = getattr(function, "__globals__", None) or _cell_names()
-    bound = (each for each, value in names.items() if value is function and each in catalogue.exercises())
+    bound = (
+        variable
+        for variable, value in names.items()
+        if value is function and variable in catalogue.exercises()
+    )
     return next(bound, name)
 
 
@@ -166,33 +170,37 @@ def answer(
     model answer then opens if the verdicts agree, and otherwise at the second attempt; the first is kept.
     """
     model = catalogue.questions()[name]
-    of_evidence, own = model.partition(":")[0], verdict.strip(" :,.").lower()
-    is_hypothesis, what = of_evidence in VERDICTS, "A model answer, to compare with yours"
+    right_verdict = model.partition(":")[0]
+    student_verdict = verdict.strip(" :,.").lower()
+    is_hypothesis = right_verdict in VERDICTS
+    introduction = "A model answer, to compare with yours"
     least_words = 1 if "-bonus-" in name else LEAST_WORDS  # a bonus may ask for a line of code
-    given = {"one or two sentences between the quotation marks": len(text.split()) >= least_words}
+    is_written = {"one or two sentences between the quotation marks": len(text.split()) >= least_words}
     if is_hypothesis:
-        text = f"{predicts.strip()} Rejected by: {rejected_by.strip()} Verdict: {own}"
-        said, letter = rejected_by.lower(), name.split("-")[1]  # "10-a-data" is about report A
-        has_number = "not printed" in said or "our run" in said or reports.prints(letter, said)
-        given = {
+        text = f"{predicts.strip()} Rejected by: {rejected_by.strip()} Verdict: {student_verdict}"
+        rejection = rejected_by.lower()
+        letter = name.split("-")[1]  # "10-a-data" is about report A
+        has_number = "not printed" in rejection or "our run" in rejection or reports.prints(letter, rejection)
+        is_written = {
             "predicts: the numbers that the sentence predicts": bool(predicts.strip()),
             f"rejected_by: the number that could reject it, and its value as report {letter.upper()} prints "
             'it (or "not printed", or "our run")': has_number,
-            f"verdict: one of {', '.join(VERDICTS)}": own in VERDICTS,
+            f"verdict: one of {', '.join(VERDICTS)}": student_verdict in VERDICTS,
         }
-    missing = "; ".join(part for part, is_given in given.items() if not is_given)
+    missing = "; ".join(part for part, is_there in is_written.items() if not is_there)
     if missing:
         print(wrapped(f"Write {missing}, and run this cell for a model answer.", COLUMNS))
         return
     is_first = record.keep_answer(name, " ".join(text.split()), once=is_hypothesis)
-    if is_hypothesis and own != of_evidence:
-        what = f"Your verdict, {own}, is not ours. Ours"
+    if is_hypothesis and student_verdict != right_verdict:
+        introduction = f"Your verdict, {student_verdict}, is not ours. Ours"
         if is_first:
-            print(wrapped(f"{what} opens at your next attempt. Look at the numbers once more.", COLUMNS))
+            text = f"{introduction} opens at your next attempt. Look at the numbers once more."
+            print(wrapped(text, COLUMNS))
             return
     elif is_hypothesis:
-        what = f"Your verdict, {own}, is also ours. Ours"
-    print(wrapped(f"{what}: {model}", COLUMNS))
+        introduction = f"Your verdict, {student_verdict}, is also ours. Ours"
+    print(wrapped(f"{introduction}: {model}", COLUMNS))
 
 
 def whose(*functions: Callable[..., Any]) -> str:
@@ -218,23 +226,23 @@ def helpers(function: Callable[..., Any], exercise: Exercise, text: str) -> dict
 
     `text` is the cell of the function. Of an exercise that is not solved yet, it calls the reference.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     names, waiting = function.__globals__, [text]
-    own = function.__code__.co_filename
+    file_of_function = function.__code__.co_filename
     while waiting:
         for name in answers.names_used(waiting.pop(), exercise.prelude):
             other = inspect.unwrap(names[name]) if callable(names.get(name)) else None
-            if not isinstance(other, FunctionType) or name in found or name == exercise.name:
+            if not isinstance(other, FunctionType) or name in texts or name == exercise.name:
                 continue
             file = other.__code__.co_filename
             if file.startswith(REFERENCE):
-                found[name] = catalogue.find(file.removeprefix(REFERENCE).rstrip(">")).text
-            elif is_cell(file) and file != own:
+                texts[name] = catalogue.find(file.removeprefix(REFERENCE).rstrip(">")).text
+            elif is_cell(file) and file != file_of_function:
                 with suppress(OSError):
-                    found[name] = textwrap.dedent(inspect.getsource(other))
-            if name in found:
-                waiting.append(found[name])
-    return found
+                    texts[name] = textwrap.dedent(inspect.getsource(other))
+            if name in texts:
+                waiting.append(texts[name])
+    return texts
 
 
 def reference_function(exercise: Exercise, names: dict[str, Any] | None = None) -> Callable[..., Any]:
@@ -244,12 +252,12 @@ def reference_function(exercise: Exercise, names: dict[str, Any] | None = None) 
     lacks is added to it. Its text is not known to Python: `??` after the name would show it too early.
     """
     file = f"{REFERENCE}{exercise.name}>"
-    own: dict[str, Any] = {"__name__": file}
-    exec(exercise.prelude, own)
-    exec(compile(exercise.text, file, "exec"), own)
-    function: FunctionType = own.pop(exercise.name)
+    namespace: dict[str, Any] = {"__name__": file}
+    exec(exercise.prelude, namespace)
+    exec(compile(exercise.text, file, "exec"), namespace)
+    function: FunctionType = namespace.pop(exercise.name)
     names = {} if names is None else names
-    for name, value in own.items():
+    for name, value in namespace.items():
         names.setdefault(name, value)
     reference = FunctionType(function.__code__, names, exercise.name, function.__defaults__)
     reference.__doc__, reference.__kwdefaults__ = function.__doc__, function.__kwdefaults__
@@ -258,13 +266,13 @@ def reference_function(exercise: Exercise, names: dict[str, Any] | None = None) 
 
 def suspects(name: str) -> list[Callable[..., Any]]:
     """Return the mistakes that the check of an exercise recognises, as functions without a text to read."""
-    exercise, found = catalogue.find(name), []
+    exercise, functions = catalogue.find(name), []
     for sentence in exercise.recognised:
         names: dict[str, Any] = {}
         exec(exercise.prelude, names)
         exec(exercise.mistaken(sentence), names)
-        found.append(names[name])
-    return found
+        functions.append(names[name])
+    return functions
 
 
 def is_reference(function: Callable[..., Any], exercise: Exercise) -> bool:
@@ -287,19 +295,19 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
     called = helpers(function, exercise, text)
     if display.in_notebook:
         display.show(f"checking {name} …", end="\r")
-    found = judge_text(exercise, "\n\n".join([text, *called.values()]))
-    if found.check_failed:
-        return Answer(_not_checked(name, found.finding), False)
+    verdict = judge_text(exercise, "\n\n".join([text, *called.values()]))
+    if verdict.check_failed:
+        return Answer(_not_checked(name, verdict.finding), False)
     # The program that `collect` writes has the functions of other exercises at places of their own.
-    kept = [
+    texts_to_keep = [
         text,
         *(helper_text for other, helper_text in called.items() if other not in catalogue.exercises()),
     ]
-    record.note(name, found.passed, "\n\n".join(kept))
-    if found.passed:
+    record.note(name, verdict.passed, "\n\n".join(texts_to_keep))
+    if verdict.passed:
         points = _points(exercise)
-        cases = counted(found.cases, "case")
-        below = f" {found.finding[0].upper()}{found.finding[1:]}." if found.finding else ""
+        cases = counted(verdict.cases, "case")
+        below = f" {verdict.finding[0].upper()}{verdict.finding[1:]}." if verdict.finding else ""
         codes = {"Yours": textwrap.dedent(inspect.getsource(function)), "The reference": exercise.text}
         style = "flex: 1 1 24em; min-width: 0"
         sides = [f"<div style='{style}'>{title}:{_code(code)}</div>" for title, code in codes.items()]
@@ -307,14 +315,17 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
         shown = f"`{name}`: {cases}. {points}.{below}", _closed("Compare with the reference", both)
         text = f"{name}: correct ({cases}). {points}.{below}"
         return Answer(text, True, _card(GREEN, "✓ correct", *shown))
-    finding = f"{found.finding}{'' if found.finding.endswith('?') else '.'}"
-    own, given = (list(inspect.signature(signed).parameters) for signed in (function, exercise.reference))
-    if len(own) != len(given) or (own != given and set(own) == set(given)):
-        finding += f" Your function takes ({', '.join(own)}); the task says ({', '.join(given)})."
+    finding = f"{verdict.finding}{'' if verdict.finding.endswith('?') else '.'}"
+    parameters = list(inspect.signature(function).parameters)
+    right_parameters = list(inspect.signature(exercise.reference).parameters)
+    is_in_other_order = parameters != right_parameters and set(parameters) == set(right_parameters)
+    if len(parameters) != len(right_parameters) or is_in_other_order:
+        finding += f" Your function takes ({', '.join(parameters)}); "
+        finding += f"the task says ({', '.join(right_parameters)})."
     finding += " The notebook uses the reference until it is."
-    finding += note_failure(exercise, found.finding)
+    finding += note_failure(exercise, verdict.finding)
     magic = "%px " if _world() else ""  # the function is on the ranks
-    printed, hints = _printed(found.printed), ""
+    printed, hints = _printed(verdict.printed), ""
     for number, text in reversed([*enumerate(exercise.hints, 1)]):
         hints = _closed(_title(number, exercise.hints), f"<div>{_marked(text)}</div>{hints}")
     below = f"<div>It printed:</div>{_code(printed)}" if printed else ""
@@ -405,11 +416,11 @@ def _on_rank_0(display: Display, make: Callable[[], Answer]) -> bool:
             use_own[0] = answer.use_own
     finally:  # also if rank 0 is interrupted: the others wait for it, or will be in the next check
         request = None if world is None else world.Ibcast(use_own, 0)
-        _kept.append((request, use_own))
+        _requests_under_way.append((request, use_own))
     while request is not None and not request.Test():  # asleep between polls: rank 0 needs the core
         time.sleep(0.005)
-    _kept.clear()
+    _requests_under_way.clear()
     return bool(use_own[0])
 
 
-_kept: list[Any] = []  # requests under way, and their memory
+_requests_under_way: list[Any] = []  # requests under way, and their memory

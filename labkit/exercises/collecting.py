@@ -27,7 +27,7 @@ def collect(folder: str | Path = ".", ranks: int = 0) -> None:
 
     If `ranks` is not 0, run it on that many ranks, too, and print how it does, and how it did before.
     """
-    answers = program.fitting(record.kept())
+    answers = program.fitting(record.passed_cells())
     text, target = program.program(answers), Path(folder) / NAME
     lines = []
     try:
@@ -44,7 +44,7 @@ def collect(folder: str | Path = ".", ranks: int = 0) -> None:
     lines += program.report(answers, old, len(text.splitlines()))
     print(*lines, f"Run it: mpiexec -n {ranks or 4} python {target}", sep="\n")
     if ranks:
-        print(weeks.run(target, ranks))
+        print(weeks.run_program(target, ranks))
 
 
 def _digits() -> bytes:
@@ -63,13 +63,15 @@ def own(name: str) -> tuple[Callable[..., Any], bool]:
 
     Otherwise it is the reference.
     """
-    exercise, kept, is_own = catalogue.find(name), record.kept(), True
+    exercise = catalogue.find(name)
     try:
-        found = needed(exercise, kept[name])
+        parts = needed(exercise, record.passed_cells()[name])
+        is_own = True
     except (KeyError, NotCarried):
-        found, is_own = needed(exercise, exercise.text), False
+        parts = needed(exercise, exercise.text)
+        is_own = False
     names: dict[str, Any] = {"__name__": f"<answer of {name}>"}
-    for statement in found:
+    for statement in parts:
         exec(statement.text, names)
     function: Callable[..., Any] = names[name]
     return function, is_own
@@ -83,8 +85,8 @@ def to_ranks(view: Any, *functions: Callable[..., Any]) -> None:
     """
     references = {function.__name__: function for function in functions if whose(function) != "your"}
     view.push(references, block=True)
-    own = [function for function in functions if function.__name__ not in references]
-    view.execute(code_of(*own), block=True)
+    student_functions = [function for function in functions if function.__name__ not in references]
+    view.execute(code_of(*student_functions), block=True)
 
 
 def code_of(*functions: Callable[..., Any]) -> str:
@@ -95,8 +97,8 @@ def code_of(*functions: Callable[..., Any]) -> str:
         file = function.__code__.co_filename
         if file not in cells:
             cells[file] = statements(answers.runnable(cell_text(function)))
-        found = [statement for statement in cells[file] if function.__name__ in statement.binds]
-        for name in {name for statement in found for name in statement.now | statement.later}:
+        defining = [statement for statement in cells[file] if function.__name__ in statement.binds]
+        for name in {name for statement in defining for name in statement.now | statement.later}:
             value = function.__globals__.get(name)
             other = inspect.unwrap(value) if callable(value) else None
             if (
@@ -106,9 +108,9 @@ def code_of(*functions: Callable[..., Any]) -> str:
             ):
                 waiting.append(other)
     everything = [statement for file in reversed(cells) for statement in cells[file]]  # helpers first
-    kept, names = set[int](), [unwrapped.__name__ for unwrapped in waiting]
+    chosen, names = set[int](), [unwrapped.__name__ for unwrapped in waiting]
     for name in names:
-        new = set(definitions(name, everything)) - kept
-        kept |= new
+        new = set(definitions(name, everything)) - chosen
+        chosen |= new
         names += [other for k in new for other in everything[k].now | everything[k].later]
-    return "\n\n".join(everything[index].text for index in sorted(kept))
+    return "\n\n".join(everything[index].text for index in sorted(chosen))

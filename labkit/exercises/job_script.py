@@ -26,7 +26,7 @@ from labkit.checks.transport import read_bytes
 from labkit.children import end, start_child
 
 # For mpiexec: it works on for a second after SIGUSR1, as ranks do, and notes that it has come to its end.
-STAND_IN = """#!/bin/bash
+FAKE_MPIEXEC = """#!/bin/bash
 trap 'echo USR1 >> "$RECORD.events"; left=20' USR1
 printf '%s\\n' "$OMP_NUM_THREADS,$OPENBLAS_NUM_THREADS" "$@" > "$RECORD.part" && mv "$RECORD.part" "$RECORD"
 for ((left = TICKS; left > 0; left--)); do "$SLEEP" 0.05; done
@@ -207,8 +207,8 @@ def sbatch_options(script):
     lines = [line for line in lines_above_commands(script) if line.startswith("#SBATCH")]
     words = [word for line in lines for word in shlex.split(line.removeprefix("#SBATCH"), comments=True)]
     words = [re.sub("^-(.)=", r"-\1==", word) for word in words]  # to SLURM, -N=4 has the value =4
-    found = vars(OPTIONS.parse_known_args(words)[0])
-    return {name.replace("_", "-"): value for name, value in found.items()}
+    options = vars(OPTIONS.parse_known_args(words)[0])
+    return {name.replace("_", "-"): value for name, value in options.items()}
 
 
 def seconds_of(limit):
@@ -246,14 +246,14 @@ def option_faults(script):  # noqa: PLR0912 (a branch for each option)
     except ValueError:
         limit = 0
     if not 0 < limit <= 1800:
-        found = options["time"] or "none"
-        yield f"expected a time limit of at most half an hour, as --time=HH:MM:SS, found {found}"
+        limit_text = options["time"] or "none"
+        yield f"expected a time limit of at most half an hour, as --time=HH:MM:SS, found {limit_text}"
     target, _, before = (options["signal"] or "").partition("@")
     before = before or "60"
     known = target in ("B:USR1", "B:SIGUSR1", "B:10") and before.isdecimal()
     if not known or not 30 <= int(before) <= 60:
-        found = options["signal"] or "none"
-        yield f"expected --signal=B:USR1@S with S from 30 to 60, in seconds, found {found}"
+        signal_text = options["signal"] or "none"
+        yield f"expected --signal=B:USR1@S with S from 30 to 60, in seconds, found {signal_text}"
     if known and 0 < limit <= int(before):
         yield f"the signal comes {before} s before the limit of {limit} s: in MM:SS, minutes come first"
     if not options["requeue"]:
@@ -382,11 +382,11 @@ def _faults_of_a_run(script, scratch, warned, tasks, code):
 
 def _write_files(folder, script, warned):
     """Write the script and the commands that it finds, and make the folder of its run."""
-    run = folder / RUN_FOLDER
-    run.mkdir()
-    run.chmod(0o777)  # in a sandbox that root has made, the script has another user
+    run_folder = folder / RUN_FOLDER
+    run_folder.mkdir()
+    run_folder.chmod(0o777)  # in a sandbox that root has made, the script has another user
     if warned:
-        (run / "checkpoint.npz").touch()
+        (run_folder / "checkpoint.npz").touch()
     (folder / "job.sh").write_text(script)
     commands = folder / "bin"
     commands.mkdir()
@@ -394,7 +394,7 @@ def _write_files(folder, script, warned):
         path = shutil.which(name)
         if path is not None:
             (commands / name).symlink_to(path)
-    texts = {"mpiexec": STAND_IN, "sleep": SHORT_SLEEP}
+    texts = {"mpiexec": FAKE_MPIEXEC, "sleep": SHORT_SLEEP}
     texts.update(dict.fromkeys(ELSEWHERE, NOTES_CALLS))
     for name, text in texts.items():
         (commands / name).write_text(text)

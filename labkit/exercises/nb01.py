@@ -411,8 +411,11 @@ def _epoch_cases() -> Iterator[Case]:
     functions = wraps.loss_and_gradient, wraps.average, wraps.descend
     even = (1, 2), (2, 2), (3, 1), (4, 1)
     for sizes in ((2,), (5,)), ((4, 2),), ((3, 1), (0, 2), (1, 0)), ((2, 1), (0, 0), (3, 2)), even:
-        batches = [[tuple(normal((rank, n), (n, 3), n)) for n in own] for rank, own in enumerate(sizes)]
-        arguments = ((np.arange(3.0), own, *functions) for own in batches)
+        batches = [
+            [tuple(normal((rank, n), (n, 3), n)) for n in sizes_of_rank]
+            for rank, sizes_of_rank in enumerate(sizes)
+        ]
+        arguments = ((np.arange(3.0), batches_of_rank, *functions) for batches_of_rank in batches)
         yield from both_dtypes(f"local batches by rank {sizes}", *arguments)
 
 

@@ -238,9 +238,9 @@ def max_pool(x, k):
     for i in range(k):
         for j in range(k):
             place = np.s_[:, :, i : height * k : k, j : width * k : k]
-            found = left & (x[place] == y)
-            slope[place] = found
-            left &= ~found
+            is_maximum = left & (x[place] == y)
+            slope[place] = is_maximum
+            left &= ~is_maximum
     return y, slope
 
 
@@ -271,19 +271,19 @@ MAX_POOL = Exercise(
         },
         "… a last row and column outside": {"x[:, :, : height * k, : width * k]": "x"},
         "slope: equal entries of a window each get 1: only the first should": {
-            "            left &= ~found\n": ""
+            "            left &= ~is_maximum\n": ""
         },
         "slope: equal entries share the 1. That is a subgradient, too, but here the first gets all of it": {
-            "            left &= ~found\n": "",
+            "            left &= ~is_maximum\n": "",
             "    return": "    inside = slope[:, :, : height * k, : width * k]\n"
             "    equal = inside.reshape(windows.shape).sum(axis=(3, 5))\n"
             "    inside /= equal.repeat(k, axis=2).repeat(k, axis=3)\n    return",
         },
         "slope: of equal entries the last gets 1: the first should": {"in range(k)": "in reversed(range(k))"},
         "slope: every entry gets its share, as in average pooling: only the largest gets it": {
-            "= found": "= 1 / k**2"
+            "= is_maximum": "= 1 / k**2"
         },
-        "slope: every entry gets 1: only the largest should": {"= found": "= 1"},
+        "slope: every entry gets 1: only the largest should": {"= is_maximum": "= 1"},
         "slope has the shape of the windows only: rows and columns outside of them get 0": {
             "np.zeros_like(x)": "np.zeros_like(x[:, :, : height * k, : width * k])"
         },

@@ -28,7 +28,9 @@ AVERAGES = on_ranks(SIZES, gradient_and_weight)
 
 def tables(outcomes: Sequence[Outcome]) -> tuple[np.ndarray, np.ndarray]:
     """Return the bytes and messages from the rank of the row to the rank of the column. Shapes: (p, p)."""
-    return np.array([one.sent for one in outcomes]), np.array([one.messages for one in outcomes])
+    sent = np.array([outcome.sent for outcome in outcomes])
+    messages = np.array([outcome.messages for outcome in outcomes])
+    return sent, messages
 
 
 def submitted_as(name: str, reference: Callable[..., Any]) -> Code:
@@ -79,7 +81,7 @@ def look_allgather(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
         if received != (case.ranks - 1) * nbytes:
             yield f"rank {rank} receives {received} bytes, expected {case.ranks - 1} gradients of {nbytes}"
     first = outcomes[0].arguments[0]
-    if not all(np.array_equal(one.arguments[0], first) for one in outcomes):
+    if not all(np.array_equal(outcome.arguments[0], first) for outcome in outcomes):
         yield (
             "the ranks' means differ in the last bits, because each rank adds up in an order of its own: "
             "keep all gradients, in a row for each rank, then add up the rows"
@@ -328,8 +330,8 @@ def fit_two_segments(nbytes, seconds):
             error += np.sum((terms[part] @ pair - ones[part]) ** 2)
             pairs.append(tuple(pair))
         if error < best:
-            best, found = error, (first, *pairs)
-    return found
+            best, best_fit = error, (first, *pairs)
+    return best_fit
 
 
 def fit_cases() -> Iterator[Case]:
@@ -413,15 +415,15 @@ def rows_cases() -> Iterator[Case]:
         (rows,) = normal([p, k, n], (p, k, n))
         rows[0, 0] *= 100
         label = f"{counted(p, 'rank')}, {k} × {n} values, drop {drop}, {dtype}"
-        yield Case(label, tuple((own, drop) for own in rows.astype(dtype)))
+        yield Case(label, tuple((rank_rows, drop) for rank_rows in rows.astype(dtype)))
 
 
 def trimmed(case: Case) -> Sequence[Any]:
-    (own, drop), *_ = case.arguments
+    (rows_of_rank_0, drop), *_ = case.arguments
     columns = np.concatenate([rows for rows, _ in case.arguments]).T.tolist()
-    kept = [sorted(column)[drop : len(column) - drop] for column in columns]
-    means = np.array([sum(column) / len(column) for column in kept], own.dtype)
-    return [np.tile(means, (len(own), 1))] * case.ranks
+    trimmed_columns = [sorted(column)[drop : len(column) - drop] for column in columns]
+    means = np.array([sum(column) / len(column) for column in trimmed_columns], rows_of_rank_0.dtype)
+    return [np.tile(means, (len(rows_of_rank_0), 1))] * case.ranks
 
 
 MEAN_OF_KEPT = "rows[drop : len(rows) - drop].mean(axis=0)"

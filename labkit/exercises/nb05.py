@@ -153,7 +153,7 @@ RING_ALLGATHER = Exercise(
     cases=on_ranks(
         SIZES, lambda rank, p, n: ((np.arange(n) + 100.0)[chunk(n, p, rank)], -1.0 - rank - np.arange(n))
     ),
-    expected=lambda case: [np.concatenate([own for own, _ in case.arguments])] * case.ranks,
+    expected=lambda case: [np.concatenate([rank_chunk for rank_chunk, _ in case.arguments])] * case.ranks,
     mistakes={
         "`array` is as it was before the call": {
             "    array[chunk": "    array = array.copy()\n    array[chunk"
@@ -296,8 +296,9 @@ def judge_ring(schedule: Schedule) -> Iterator[str]:
         yield (
             f"there are {rounds} rounds, and {2 * (p - 1)} are enough: let all ranks send in the same round"
         )
-    for number, (own, ring) in enumerate(zip(schedule, schedules.ring_allreduce(p), strict=False), start=1):
-        other = sorted(set(own) - set(ring))
+    pairs_of_rounds = zip(schedule, schedules.ring_allreduce(p), strict=False)
+    for number, (student_round, ring_round) in enumerate(pairs_of_rounds, start=1):
+        other = sorted(set(student_round) - set(ring_round))
         if other:
             yield (
                 f"round {number}: {other[0]} is not in the ring of exercise 5.1. There every rank sends one "
@@ -411,10 +412,10 @@ def two_level_sum(comm, array, host):
     on every rank.
     """
     inside = comm.Split(host, comm.rank)
-    own = ring_reduce_scatter(inside, array)
+    my_chunk = ring_reduce_scatter(inside, array)
     across = comm.Split(inside.rank, comm.rank)  # the ranks that hold the same chunk, one on each host
-    across.Allreduce(MPI.IN_PLACE, own)
-    ring_allgather(inside, own, array)
+    across.Allreduce(MPI.IN_PLACE, my_chunk)
+    ring_allgather(inside, my_chunk, array)
     inside.Free()
     across.Free()
 
@@ -461,16 +462,16 @@ TWO_LEVEL_SUM = Exercise(
     expected=lambda case: [sum(array for array, _ in case.arguments)] * case.ranks,
     mistakes={
         "this is the sum of one host: add up between the hosts, too": {
-            "    across.Allreduce(MPI.IN_PLACE, own)\n": ""
+            "    across.Allreduce(MPI.IN_PLACE, my_chunk)\n": ""
         },
         "each rank has its own chunk of the sum only: gather the chunks within the host": {
-            "    ring_allgather(inside, own, array)\n": ""
+            "    ring_allgather(inside, my_chunk, array)\n": ""
         },
         "… Collective mismatch": {"Split(inside.rank": "Split(host"},
         "… enough: add up within the host first": {
-            "own = ring_reduce_scatter(inside, array)": "inside.Allreduce(MPI.IN_PLACE, array)",
-            "(MPI.IN_PLACE, own)": "(MPI.IN_PLACE, array)",
-            "    ring_allgather(inside, own, array)\n": "",
+            "my_chunk = ring_reduce_scatter(inside, array)": "inside.Allreduce(MPI.IN_PLACE, array)",
+            "(MPI.IN_PLACE, my_chunk)": "(MPI.IN_PLACE, array)",
+            "    ring_allgather(inside, my_chunk, array)\n": "",
         },
     },
     look=look_hosts,
@@ -479,7 +480,7 @@ TWO_LEVEL_SUM = Exercise(
         "on each host. `comm.Split(color, key)` joins ranks of the same color, in the order of the key.",
         "`inside = comm.Split(host, comm.rank)`. Your reduce-scatter on it leaves chunk `inside.rank` of the "
         "host's sum on each rank, so `across = comm.Split(inside.rank, comm.rank)`.",
-        "Then `across.Allreduce(MPI.IN_PLACE, own)` and your all-gather on `inside`. Free both "
+        "Then `across.Allreduce(MPI.IN_PLACE, my_chunk)` and your all-gather on `inside`. Free both "
         "communicators: MPI has only so many.",
     ),
     result_in=0,
@@ -517,10 +518,10 @@ def judge_speed(schedule: Schedule) -> Iterator[str]:
     known.append(schedules.hierarchical(p, tuple(2 * r // p for r in range(p))))
     ratios = {}
     for name, network in networks(p).items():
-        own, *others = (
+        seconds, *others = (
             schedules.simulate(candidate, NBYTES, network).seconds for candidate in (schedule, *known)
         )
-        ratios[name] = own / min(others)
+        ratios[name] = seconds / min(others)
     if min(ratios.values()) > NEEDED:
         said = ", ".join(f"{ratio:.3f} ({name})" for name, ratio in ratios.items())
         yield (

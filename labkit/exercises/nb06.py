@@ -255,9 +255,9 @@ def fault_of_messages(outcomes: Sequence[Outcome], turns: Sequence[list[Turn]]) 
 
 
 def fault_of_times(p: int, outcomes: Sequence[Outcome], turns: Sequence[list[Turn]]) -> Iterator[str]:
-    for found in (outcome.result for outcome in outcomes):
-        if not isinstance(found, np.ndarray) or found.shape != (p, p) or found.dtype.kind not in "fi":
-            yield f"the result is {kind(found)}, expected an array of numbers of shape {(p, p)}"
+    for matrix in (outcome.result for outcome in outcomes):
+        if not isinstance(matrix, np.ndarray) or matrix.shape != (p, p) or matrix.dtype.kind not in "fi":
+            yield f"the result is {kind(matrix)}, expected an array of numbers of shape {(p, p)}"
     seconds = np.array(outcomes[0].result, float)
     if np.isnan(seconds).any():
         yield "the times hold nan: an entry that this rank has not measured must be 0, so that sums are right"

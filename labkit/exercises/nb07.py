@@ -409,9 +409,13 @@ def step_on_one_rank(case: Case) -> Sequence[Any]:
     """Return on each rank all parameters, and its chunk of the velocity, after the step."""
     params, grads, chunks, lr, momentum = zip(*case.arguments, strict=True)
     velocity = momentum[0] * np.concatenate(chunks) + np.mean(grads, axis=0)
-    before = np.concatenate([np.array_split(own, case.ranks)[rank] for rank, own in enumerate(params)])
-    after = (before - lr[0] * velocity).astype(params[0].dtype)
-    return [(after, own) for own in np.array_split(velocity.astype(params[0].dtype), case.ranks)]
+    # Each rank contributes its chunk of its own parameters.
+    before = np.concatenate(
+        [np.array_split(rank_params, case.ranks)[rank] for rank, rank_params in enumerate(params)]
+    )
+    dtype = params[0].dtype
+    after = (before - lr[0] * velocity).astype(dtype)
+    return [(after, chunk) for chunk in np.array_split(velocity.astype(dtype), case.ranks)]
 
 
 STEPS = (  # ranks, values, dtype

@@ -119,8 +119,8 @@ def gradient_cases() -> Iterator[Case]:
     for p, sizes, dtype in SIZES:
         arguments = []
         for rank in range(p):
-            own = [(np.arange(1, n + 1) * 10.0**rank + k).astype(dtype) for k, n in enumerate(sizes)]
-            arguments.append((wraps.LayersBackward(own), counts_of(p, sizes)))
+            gradients = [(np.arange(1, n + 1) * 10.0**rank + k).astype(dtype) for k, n in enumerate(sizes)]
+            arguments.append((wraps.LayersBackward(gradients), counts_of(p, sizes)))
         yield Case(layers_label(p, sizes, dtype), tuple(arguments))
 
 
@@ -128,9 +128,10 @@ def look_at_chunks(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
     sums = [sum(layer) for layer in zip(*(backward.gradients for backward, _ in case.arguments), strict=True)]
     for rank, outcome in enumerate(outcomes):
         chunks, notes = outcome.result
-        own = [cut(total, case.ranks)[rank] for total in sums]
+        expected_chunks = [cut(total, case.ranks)[rank] for total in sums]
         for fault in chain(
-            faults_of_pass(notes, len(sums), case.ranks), faults_of_chunks(chunks, own, case.ranks)
+            faults_of_pass(notes, len(sums), case.ranks),
+            faults_of_chunks(chunks, expected_chunks, case.ranks),
         ):
             yield f"rank {rank}: {fault}"
 
@@ -166,7 +167,7 @@ def faults_of_pass(notes: dict[str, Any], layers: int, p: int) -> Iterator[str]:
             f"the chunk of layer {k} is a view of the whole gradient, which so stays in memory: receive into "
             "an array of the chunk's length"
         )
-    for k in notes["kept"]:
+    for k in notes["kept_in_memory"]:
         yield (
             f"the array that the reduce-scatter of layer {k} has read is still in memory after it: keep no "
             "reference to it"
@@ -263,7 +264,9 @@ def parameter_cases() -> Iterator[Case]:
         whole = [(100 * k + np.arange(n)).astype(dtype) for k, n in enumerate(sizes)]
         chunks = [[cut(layer, p)[rank].copy() for layer in whole] for rank in range(p)]
         for order in [[*range(len(sizes))], [*reversed(range(len(sizes)))]][: len(sizes)]:
-            arguments = ((own, counts_of(p, sizes), order, wraps.LayersUsed()) for own in chunks)
+            arguments = (
+                (rank_chunks, counts_of(p, sizes), order, wraps.LayersUsed()) for rank_chunks in chunks
+            )
             yield Case(f"{layers_label(p, sizes, dtype)}, order {order}", tuple(arguments))
 
 

@@ -279,8 +279,8 @@ def micro_batch_cases() -> Iterator[Case]:
             pairs = MicroBatches(zip(gradients, counts, strict=True))
             old = np.nan if len(of_ranks) == 4 else 7  # to be overwritten
             arguments.append((pairs, np.full(60, old, dtype)))
-        each = "; ".join("+".join(map(str, counts)) or "0" for counts in of_ranks)
-        label = f"micro-batches of {each} samples on {counted(len(of_ranks), 'rank')}"
+        counts_text = "; ".join("+".join(map(str, counts)) or "0" for counts in of_ranks)
+        label = f"micro-batches of {counts_text} samples on {counted(len(of_ranks), 'rank')}"
         yield Case(label, tuple(arguments))
 
 

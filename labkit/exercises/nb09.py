@@ -28,12 +28,12 @@ def places(nodes):
 
     The nodes are numbered from 0 in the order in which their names first appear.
     """
-    numbers, counts, found = {}, {}, []  # type: ignore[var-annotated]
+    numbers, counts, pairs = {}, {}, []  # type: ignore[var-annotated]
     for node in nodes:
         number = numbers.setdefault(node, len(numbers))
-        found.append((number, counts.get(node, 0)))
+        pairs.append((number, counts.get(node, 0)))
         counts[node] = counts.get(node, 0) + 1
-    return found
+    return pairs
 
 
 PLACES = Exercise(
@@ -47,7 +47,7 @@ PLACES = Exercise(
             "counts.get(node, 0)))": "counts.get(node, 0) + 1))"
         },
         "the second number is the rank itself; count anew on each node": {
-            "(number, counts.get(node, 0))": "(number, len(found))"
+            "(number, counts.get(node, 0))": "(number, len(pairs))"
         },
         "a name that appears again is the same node; it keeps its number": {
             "    for node in nodes:": (
@@ -60,7 +60,7 @@ PLACES = Exercise(
             "(number, counts.get(node, 0))": "(counts.get(node, 0), number)"
         },
         "the result is in the order of the nodes; expected the order of the ranks": {
-            "return found": "return sorted(found)"
+            "return pairs": "return sorted(pairs)"
         },
     },
     hints=(
@@ -161,9 +161,9 @@ def wait_for_graph(ranks):
     return graph
 
 
-def row(rank: int, activity: str, done: int, peer: int | None = None, kept: int = 9) -> dict[str, Any]:
+def row(rank: int, activity: str, done: int, peer: int | None = None, held: int = 9) -> dict[str, Any]:
     """Return the report's row of a rank that has made this many calls, of which it holds the last ones."""
-    calls = [{"number": k + 1, "operation": "allreduce"} for k in range(done)][-kept:]
+    calls = [{"number": k + 1, "operation": "allreduce"} for k in range(done)][-held:]
     message = {"operation": "Recv", "peer": peer, "tag": None} if activity == RECEIVING else None
     return {"rank": rank, "activity": activity, "message": message, "calls": calls}
 
@@ -184,7 +184,7 @@ WAIT_FOR_GRAPH = Exercise(
                 [row(3, JOINED, 2), row(2, "RETURNED", 1), row(1, JOINED, 2), row(0, "RETURNED", 1)],
             ),
             "a report that holds the last call alone": (
-                [row(0, JOINED, 3, kept=1), row(1, JOINED, 2, kept=1), row(2, JOINED, 3, kept=1)],
+                [row(0, JOINED, 3, held=1), row(1, JOINED, 2, held=1), row(2, JOINED, 3, held=1)],
             ),
             "a missing rank": ([row(0, JOINED, 2), row(1, "RETURNED", 1), row(2, JOINED, 2)],),
             "a missing rank that has finished the same number of calls as the others before": (

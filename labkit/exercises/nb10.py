@@ -269,7 +269,7 @@ def generated_reports() -> Sequence[Case]:
     reports = sorted(
         ((figures(seed), seed) for seed in SEEDS), key=lambda report: (report[0]["ranks"], report[1])
     )
-    return [Case(f"report {seed} ({found['ranks']} ranks)", ((found,),)) for found, seed in reports]
+    return [Case(f"report {seed} ({printed['ranks']} ranks)", ((printed,),)) for printed, seed in reports]
 
 
 def reports_to_judge() -> Sequence[Case]:

@@ -155,8 +155,8 @@ def settled(probe: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     Of the parts of a step, `compute` decides: in `average`, a rank also waits for the others.
     """
     columns = slice(1, 2) if probe == "parts" else slice(None)
-    one, other = (np.maximum(times[:, columns], LEAST_MS[probe]) for times in (first, second))
-    noise = float(np.max(np.maximum(one, other) / np.minimum(one, other)))
+    pair = [np.maximum(times[:, columns], LEAST_MS[probe]) for times in (first, second)]
+    noise = float(np.max(np.maximum(*pair) / np.minimum(*pair)))
     if noise > NOISE_LIMIT:
         raise TooBusy(
             f"too busy: two measurements of the same differ by a factor of {noise:.1f}, so they decide "
@@ -275,10 +275,10 @@ def judged(
     points["rank"] = POINTS["rank"] * (filed.rank == truth.rank)
     if not points["rank"]:
         lines.append("The cause is right, the rank is not.")
-    of_probe = [one for one in measured if one.probe == filed.probe]
+    of_probe = [measurement for measurement in measured if measurement.probe == filed.probe]
     is_rival = filed.rival in nearest_rivals(truth.cause, possible)
     separates = _sign(truth.cause, filed.probe) != _sign(filed.rival, filed.probe)
-    is_measured = any(_holds(one.rows, filed.number) for one in of_probe)
+    is_measured = any(_holds(measurement.rows, filed.number) for measurement in of_probe)
     if not is_rival:
         lines.append(
             f"{filed.rival} is not the nearest rival: another cause shows in nearly the same probes."
@@ -291,7 +291,7 @@ def judged(
         lines.append(f"{filed.probe} has not measured {filed.number}.")
     evidence = bool(of_probe) and separates
     points["numbers"] = int(is_rival and evidence) + int(evidence) + int(evidence and is_measured)
-    spare = useless([one.probe for one in measured], truth.cause, possible)
+    spare = useless([measurement.probe for measurement in measured], truth.cause, possible)
     points["measurements"] = POINTS["measurements"] * (bool(measured) and spare <= 1)
     if spare > 1:
         lines.append(f"{spare} measurements could not separate the causes that were left.")
@@ -324,8 +324,8 @@ class Incident:
         if seed is not None:
             entry = record.load().get(self._entry, {})
             if entry.get("ranks") == p:
-                self.measured = [Measurement(*one) for one in entry["measured"]]
-                self.tries = [Diagnosis(*one) for one in entry["tries"]]
+                self.measured = [Measurement(*fields) for fields in entry["measured"]]
+                self.tries = [Diagnosis(*fields) for fields in entry["tries"]]
                 print("This incident continues: what was measured and filed counts.")
 
     def _start(self) -> None:
@@ -357,8 +357,8 @@ class Incident:
                 self._entry,
                 text,
                 ranks=self.p,
-                measured=[list(one) for one in self.measured],
-                tries=[list(one) for one in self.tries],
+                measured=[list(measurement) for measurement in self.measured],
+                tries=[list(diagnosis) for diagnosis in self.tries],
             )
 
     @property
@@ -560,17 +560,17 @@ def hand_in(entry: Mapping[str, Any], seed: int) -> dict[str, Any]:
     if not entry.get("tries"):
         return {"points": dict.fromkeys(POINTS, 0), "note": f"no diagnosis of seed {seed}"}
     p = min(int(entry["ranks"]), 1024)
-    measured = [Measurement(*one) for one in entry["measured"]]
+    measured = [Measurement(*fields) for fields in entry["measured"]]
     truth, possible = _drawn(seed, p), ticket(seed).causes
-    tries = [Diagnosis(*one) for one in entry["tries"][:2]]
+    tries = [Diagnosis(*fields) for fields in entry["tries"][:2]]
     first, last = (judged(truth, possible, measured, filed) for filed in (tries[0], tries[-1]))
     points = dict(first.points)
     if len(tries) == 2 and SECOND_TRY * last.total > first.total:
         points = {part: SECOND_TRY * score for part, score in last.points.items()}
     notes = [
-        f"{one.probe} is not what the job of seed {seed} measures"
-        for one in measured
-        if len(one.rows) != p or _contradicts(one, truth.cause)
+        f"{measurement.probe} is not what the job of seed {seed} measures"
+        for measurement in measured
+        if len(measurement.rows) != p or _contradicts(measurement, truth.cause)
     ]
     words = " / ".join(str(filed.because) for filed in tries)
     return {"seed": seed, "ranks": p, "points": points, "because": words, "note": "; ".join(notes)}
@@ -601,11 +601,11 @@ def class_rows(files: Iterable[Path], seeds: Sequence[int]) -> list[dict[str, An
         try:
             entries = json.loads(read_input(file))["exercises"]
             incidents += [hand_in(entries.get(f"11-on-call-{seed}", {}), seed) for seed in seeds]
-            note = "; ".join(one["note"] for one in incidents if one["note"])
+            note = "; ".join(scored["note"] for scored in incidents if scored["note"])
         except Exception as error:  # a file from a student may hold anything
             note = f"cannot be read: {type(error).__name__}"
             incidents = []
-        parts = {part: sum(one["points"][part] for one in incidents) / len(seeds) for part in POINTS}
+        parts = {part: sum(scored["points"][part] for scored in incidents) / len(seeds) for part in POINTS}
         row = {"student": file.stem, "score": 10 * sum(parts.values()), **parts, "note": note}
         rows.append({**row, "incidents": incidents})
     rows.sort(key=lambda row: -row["score"])

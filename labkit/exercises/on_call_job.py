@@ -26,10 +26,10 @@ BRANCH_STEP = 5
 BUCKETS = 5  # in which the gradient is averaged
 PIXELS, CLASSES = 64, 10
 
-Ingredient = Callable[["Job"], Any]
+Ingredient = Callable[["TrainingJob"], Any]
 
 
-class Job:
+class TrainingJob:
     """Data-parallel training of a softmax model on digits, on this rank.
 
     `params`, `grads`, `used`: flat arrays (650,), float64: the parameters, the gradient, and that of the last
@@ -148,25 +148,25 @@ def ingredients(setting: on_call.Setting, rank: int) -> dict[str, Ingredient]:
     shift = 0.5 if has("other start") else 0.0
     last = BRANCH_STEP if has("branch") else STEPS
 
-    def batches(job: Job) -> tuple[int, ...]:
+    def batches(job: TrainingJob) -> tuple[int, ...]:
         return setting.batches
 
-    def pace(job: Job) -> float:
+    def pace(job: TrainingJob) -> float:
         return pace_s
 
-    def shard(job: Job) -> tuple[int, int]:
+    def shard(job: TrainingJob) -> tuple[int, int]:
         first = 0 if is_same else sum(job.batches[: job.rank])
         return first, first + job.batch
 
-    def start(job: Job) -> None:
+    def start(job: TrainingJob) -> None:
         job.params += shift * np.cos(np.arange(job.params.size))
 
-    def average(job: Job) -> None:
+    def average(job: TrainingJob) -> None:
         job.grads *= 1 / job.size if is_plain else job.batch / sum(job.batches)
         for part in np.array_split(job.grads, BUCKETS):
             job.comm.Allreduce(MPI.IN_PLACE, part)
 
-    def step(job: Job) -> None:
+    def step(job: TrainingJob) -> None:
         job.compute(*job.load())
         if not is_late:
             job.average()
@@ -174,7 +174,7 @@ def ingredients(setting: on_call.Setting, rank: int) -> dict[str, Ingredient]:
         if is_late:
             job.average()
 
-    def loop(job: Job) -> None:
+    def loop(job: TrainingJob) -> None:
         for number in range(STEPS):
             job.step()
             if number == last:
@@ -193,10 +193,10 @@ def ingredients(setting: on_call.Setting, rank: int) -> dict[str, Ingredient]:
 
 
 REPAIRABLE = frozenset({"batches", "shard", "start", "average", "step", "loop"})
-_job: Job | None = None  # of the last start
+_job: TrainingJob | None = None  # of the last start
 
 
-def start(comm: MPI.Intracomm, setting: on_call.Setting) -> Job:
+def start(comm: MPI.Intracomm, setting: on_call.Setting) -> TrainingJob:
     """Make and return the job of this setting, in place of the one before it."""
     global _job  # noqa: PLW0603
     if _job is not None:
@@ -205,37 +205,37 @@ def start(comm: MPI.Intracomm, setting: on_call.Setting) -> Job:
     slow = setting.rank if setting.cause == "slow link" else None
     links = [LINK.slower(SLOWER) if rank == slow else LINK for rank in range(comm.size)]
     on_links = EmulatedComm(comm.Dup(), links)
-    _job = Job(comm, on_links, setting.seed, ingredients(setting, comm.rank))
+    _job = TrainingJob(comm, on_links, setting.seed, ingredients(setting, comm.rank))
     return _job
 
 
-def start_hidden(comm: MPI.Intracomm, seed: int) -> Job:
+def start_hidden(comm: MPI.Intracomm, seed: int) -> TrainingJob:
     """Start the job of an incident."""
     return start(comm, on_call._drawn(seed, comm.size))
 
 
-def start_known(comm: MPI.Intracomm, cause: str, rank: int) -> Job:
+def start_known(comm: MPI.Intracomm, cause: str, rank: int) -> TrainingJob:
     """Start a job with this fault."""
     return start(comm, on_call.setting_of(0, cause, rank, comm.size))
 
 
-def started() -> Job:
+def started() -> TrainingJob:
     """Return the job of the last start. Raise RuntimeError if there is none."""
     if _job is None:
         raise RuntimeError("there is no job on these ranks: call incident() or practice() again")
     return _job
 
 
-def samples(comm: MPI.Intracomm, job: Job) -> np.ndarray:
+def samples(comm: MPI.Intracomm, job: TrainingJob) -> np.ndarray:
     """Return how many of each rank's samples in all steps another rank reads, too. Shape: (p, 1)."""
     job.restart()
-    own = {int(place) for number in range(STEPS) for place in job.ids(number, job.batch)}
-    every = comm.allgather(own)
+    sample_ids = {int(place) for number in range(STEPS) for place in job.ids(number, job.batch)}
+    every = comm.allgather(sample_ids)
     others = set().union(*(ids for rank, ids in enumerate(every) if rank != comm.rank))
-    return np.array(comm.allgather([len(own & others)]))
+    return np.array(comm.allgather([len(sample_ids & others)]))
 
 
-def steps(comm: MPI.Intracomm, job: Job) -> np.ndarray:
+def steps(comm: MPI.Intracomm, job: TrainingJob) -> np.ndarray:
     """Make all steps. Return a row with 0 for each rank. Shape: (p, 1).
 
     If a rank leaves the loop, it returns from the cell, and the others hang: a report of that names it.
@@ -245,7 +245,7 @@ def steps(comm: MPI.Intracomm, job: Job) -> np.ndarray:
     return np.zeros((comm.size, 1), int)
 
 
-OURS: Mapping[str, Callable[[MPI.Intracomm, Job], np.ndarray]] = {"samples": samples, "steps": steps}
+OURS: Mapping[str, Callable[[MPI.Intracomm, TrainingJob], np.ndarray]] = {"samples": samples, "steps": steps}
 
 
 def measure(probe: str, function: Callable[..., Any] | None) -> dict[str, Any]:
@@ -274,7 +274,7 @@ def measure(probe: str, function: Callable[..., Any] | None) -> dict[str, Any]:
     }
 
 
-def one_process(job: Job) -> np.ndarray:
+def one_process(job: TrainingJob) -> np.ndarray:
     """Return the parameters that one process with the same global batches ends with. Not collective."""
     params = np.random.default_rng([job.seed, *b"start"]).normal(0, 0.1, (PIXELS + 1) * CLASSES)
     total = sum(job.batches)

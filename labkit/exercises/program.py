@@ -149,23 +149,23 @@ def places() -> dict[str, Exercise]:
     return {name: catalogue.find(name) for name in PLACE.findall(TEMPLATE.read_text())}
 
 
-def fitting(kept: Mapping[str, str]) -> Answers:
+def fitting(passed_cells: Mapping[str, str]) -> Answers:
     """Return which of the kept answers, texts by name, fit into the program."""
     exercises = places()
     joining = {name: part for part in _joining_code() for name in part.binds}
-    given = frozenset(exercises) | frozenset(joining)
+    provided = frozenset(exercises) | frozenset(joining)
     # The names of the program, and of the helpers that tasks define: a student's helper of such a name that
     # is another function gives way.
     claims = {name: part.same for name, part in joining.items()}
     for name, exercise in exercises.items():
-        for part in needed(exercise, exercise.text, given):
+        for part in needed(exercise, exercise.text, provided):
             claims |= dict.fromkeys(part.binds - {name}, part.same)
     answers: dict[str, Sequence[Statement]] = {}
     left_out: dict[str, str] = {}
     for name, exercise in exercises.items():
-        if name in kept:
+        if name in passed_cells:
             try:
-                parts = needed(exercise, kept[name], given)
+                parts = needed(exercise, passed_cells[name], provided)
                 claims |= _new_names(name, parts, claims, frozenset(exercises))
                 answers[name] = parts
             except NotCarried as error:

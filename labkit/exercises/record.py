@@ -72,7 +72,7 @@ def note(name: str, passed: bool, cell: str = "") -> None:
             entry["cell"], entry["stub"] = cell, catalogue.find(name).stub
 
 
-def kept() -> dict[str, str]:
+def passed_cells() -> dict[str, str]:
     """Return the texts of the cells that have passed, by exercise; "" if the exercise has changed since."""
     cells = {}
     for name, entry in load().items():

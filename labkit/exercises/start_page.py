@@ -49,10 +49,10 @@ class Entry:
 @cache
 def entries() -> dict[str, Entry]:
     """Return the notebooks by number, in their order, as their first cells describe them."""
-    found = {}
+    by_number = {}
     for path in sorted(ORIGINALS.glob("*.ipynb")):
         number = path.name.partition("_")[0]
-        if number not in SENTENCES or number in found:  # a file of the student's, or a duplicate
+        if number not in SENTENCES or number in by_number:  # a file of the student's, or a duplicate
             continue
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
@@ -61,8 +61,8 @@ def entries() -> dict[str, Entry]:
         on_core_path = CORE_MINUTES.search(whole)
         shown = on_core_path or time
         minutes = int(shown[1]) if shown else 0
-        found[number] = Entry(number, path.name, texts[0].splitlines()[0].lstrip("# "), minutes)
-    return found
+        by_number[number] = Entry(number, path.name, texts[0].splitlines()[0].lstrip("# "), minutes)
+    return by_number
 
 
 def text(known: Progress, now: datetime) -> str:

@@ -46,13 +46,16 @@ class Statement(NamedTuple):
 
 def statements(text: str) -> list[Statement]:
     """Return the statements of a cell in their order. Raise SyntaxError or ValueError if it is not Python."""
-    lines, found, end, nodes = text.splitlines(), [], 0, ast.parse(text).body
+    nodes = ast.parse(text).body
+    lines = text.splitlines()
+    collected = []
+    end = 0  # of the statement before, as a number of lines
     uses = Counter(line for node in nodes for line in {node.lineno, node.end_lineno})
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             # One statement for each name: the program imports only what it uses.
             if getattr(node, "module", "") != "__future__":
-                found += [
+                collected += [
                     _statement(ast.unparse(single_import), single_import)
                     for single_import in answers.single_imports(node)
                 ]
@@ -70,8 +73,8 @@ def statements(text: str) -> list[Statement]:
         part = ast.unparse(node) if shares_a_line else "\n".join(lines[first:end])
         value = getattr(node, "value", None)
         if not (isinstance(value, ast.Call) and ast.unparse(value.func) == "check"):  # not f = check(f)
-            found.append(_statement(part, node))
-    return found
+            collected.append(_statement(part, node))
+    return collected
 
 
 def _statement(text: str, node: ast.stmt) -> Statement:
@@ -104,68 +107,77 @@ def _changed(node: ast.AST) -> str:
 
 def _globals(table: symtable.SymbolTable) -> set[str]:
     """Return the global names that the functions and classes in a table use."""
-    found: set[str] = set()
+    names: set[str] = set()
     for child in table.get_children():
-        found |= {symbol.get_name() for symbol in child.get_symbols() if symbol.is_global()} | _globals(child)
-    return found
+        names |= {symbol.get_name() for symbol in child.get_symbols() if symbol.is_global()} | _globals(child)
+    return names
 
 
-def needed(exercise: Exercise, text: str, given: frozenset[str] = frozenset()) -> list[Statement]:
+def needed(exercise: Exercise, text: str, defined_elsewhere: frozenset[str] = frozenset()) -> list[Statement]:
     """Return the statements of an answer, after the exercise's prelude, that its function needs.
 
-    Names that are `given` come from elsewhere. Raise NotCarried if it needs a name that nothing defines, or
-    if the exercise has changed since.
+    Raise NotCarried if it needs a name that nothing defines, or if the exercise has changed since.
     """
     if not text:
         raise NotCarried("the exercise has changed since you wrote it; check yours again")
     try:
-        own = statements(text)
+        of_student = statements(text)
     except (SyntaxError, ValueError, RecursionError):
         raise NotCarried("the kept answer is damaged; check yours again") from None
     # The program has its own versions of the lab's functions, so it needs no import of labkit for them.
-    of_lab = [statement for statement in own if statement.is_import and modules(statement.text) == {"labkit"}]
-    own = [statement for statement in own if statement not in of_lab or not statement.binds <= given]
-    bound = frozenset().union(*(statement.binds for statement in own))
-    everything = [
-        statement for statement in statements(exercise.prelude) if not statement.binds & bound
-    ] + own
+    of_student = [
+        statement
+        for statement in of_student
+        if not (_is_import_of_lab(statement) and statement.binds <= defined_elsewhere)
+    ]
+    bound = frozenset().union(*(statement.binds for statement in of_student))
+    of_prelude = [statement for statement in statements(exercise.prelude) if not statement.binds & bound]
+    everything = of_prelude + of_student
     if exercise.name not in bound:
         raise NotCarried("the kept answer is damaged; check yours again")
-    wanted, seen, kept = [exercise.name], set[str](), set[int]()
+    wanted = [exercise.name]
+    seen = set[str]()
+    indices = set[int]()
     while wanted:
         name = wanted.pop()
-        if name in seen or (name in given and name not in bound):
+        if name in seen or (name in defined_elsewhere and name not in bound):
             continue
         seen.add(name)
-        found = definitions(name, everything)
-        if not found and not hasattr(builtins, name):
+        defining = definitions(name, everything)
+        if not defining and not hasattr(builtins, name):
             raise NotCarried(f"it uses `{name}`, which its cell does not define")
-        kept |= set(found)
-        wanted += [other for index in found for other in everything[index].now | everything[index].later]
-    return [everything[index] for index in sorted(kept)]
+        indices |= set(defining)
+        wanted += [other for index in defining for other in everything[index].now | everything[index].later]
+    return [everything[index] for index in sorted(indices)]
 
 
-def definitions(name: str, found: Sequence[Statement]) -> list[int]:
+def _is_import_of_lab(statement: Statement) -> bool:
+    return statement.is_import and modules(statement.text) == {"labkit"}
+
+
+def definitions(name: str, candidates: Sequence[Statement]) -> list[int]:
     """Return where a name is last defined, what that builds on, and what changes the object of this name."""
-    indices, defined = list[int](), False
-    for index in reversed(range(len(found))):
-        each = found[index]
-        if name in each.binds:
+    indices = list[int]()
+    is_defined = False
+    for index in reversed(range(len(candidates))):
+        statement = candidates[index]
+        if name in statement.binds:
             # A change of an imported module, such as np.random.seed(0), is none of the function's own.
-            indices, defined = [index] if each.is_import else [*indices, index], True
-            if name not in each.now:
+            indices = [index] if statement.is_import else [*indices, index]
+            is_defined = True
+            if name not in statement.now:
                 break
-        elif name in each.changes:
+        elif name in statement.changes:
             indices.append(index)
-    return indices if defined else []
+    return indices if is_defined else []
 
 
 def modules(text: str) -> set[str]:
     """Return the packages that a statement imports, also inside functions."""
-    found = set()
+    packages = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            packages |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found.add((node.module or ".").partition(".")[0])
-    return found
+            packages.add((node.module or ".").partition(".")[0])
+    return packages

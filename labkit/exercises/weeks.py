@@ -28,7 +28,7 @@ class Result(NamedTuple):
     step_ms: float
 
 
-def run(target: Path, ranks: int) -> str:
+def run_program(target: Path, ranks: int) -> str:
     """Run the program; return one sentence on its accuracy and its step, beside those of the run before."""
     command = [*mpiexec(), "-n", str(ranks), sys.executable, str(target)]
     try:

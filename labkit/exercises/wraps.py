@@ -50,8 +50,8 @@ def _unbuffered_class() -> Any:
     class Unbuffered(CommWrapper):
         pass
 
-    def wait_for_receive(comm: Any, name: str, call: Callable[[], Any], given: dict[str, Any]) -> Any:
-        return comm.Ssend(**given) if name == "Send" else comm.Issend(**given)
+    def wait_for_receive(comm: Any, name: str, call: Callable[[], Any], kwargs: dict[str, Any]) -> Any:
+        return comm.Ssend(**kwargs) if name == "Send" else comm.Issend(**kwargs)
 
     wrap(Unbuffered, ("Send", "Isend"), wait_for_receive)
     return Unbuffered
@@ -98,7 +98,7 @@ class MicroBatches:
 class Notes:
     """What a function does in the case under way: its requests, and the backward pass that it runs."""
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Forget the case before."""
         self.at: int | None = None  # the layer of the backward pass; -1 after it
         self.visited: list[int] = []  # layers, the last one first
@@ -109,7 +109,7 @@ class Notes:
         self.requests: list[Any] = []  # of collectives
         # Layers whose gradient, or the array that MPI has read, is still in memory, though their request was
         # complete before; layers whose array is not, though MPI reads it.
-        self.kept: list[int] = []
+        self.kept_in_memory: list[int] = []
         self.freed: list[int | None] = []
         self.shared: list[tuple[int | None, int | None]] = []  # layers whose requests use the same memory
         self.gradients: dict[int, Callable[[], Any]] = {}
@@ -132,7 +132,7 @@ notes = Notes()
 
 def noting(comm: Any, case: Case) -> Any:
     """Return a communicator that notes requests, and sends no values that are still to arrive: a `wrap`."""
-    notes.begin()
+    notes.reset()
     return _noting_class()(comm)
 
 
@@ -145,9 +145,9 @@ def with_notes(result: Any) -> Any:
     gc.collect()  # of a function that refers to itself, the variables may still be there
     requests = notes.requests
     everything = [*requests, *(request for request, _ in notes.messages)]
-    found = {
+    data = {
         name: getattr(notes, name)
-        for name in ("at", "waits", "together", "kept", "freed", "shared", "uses", "whole")
+        for name in ("at", "waits", "together", "kept_in_memory", "freed", "shared", "uses", "whole")
     } | {
         "started": [(noted.layer, noted.place, noted.size) for noted in requests],
         "untested": [
@@ -159,7 +159,7 @@ def with_notes(result: Any) -> Any:
     end = time.monotonic() + PATIENCE_S  # messages into arrays that are gone would break the next call
     while not all(request.Test() for request in everything) and time.monotonic() < end:
         time.sleep(1e-4)
-    return result, found
+    return result, data
 
 
 @cache
@@ -223,15 +223,18 @@ def _noting_class() -> Any:
         def wait(self, status: MPI.Status | None = None) -> None:
             self.Wait(status)
 
-    for several, one in {"Testall": "Test", "Waitall": "Wait"}.items():  # else they bypass these methods
+    # MPI's own Testall and Waitall bypass the methods above.
+    def test_all(cls: Any, requests: Any, statuses: Any = None) -> bool:
+        notes.together.append("Testall")
+        return all([request.Test() for request in requests])
 
-        def of_each(
-            cls: Any, requests: Any, statuses: Any = None, one: str = one, several: str = several
-        ) -> bool:
-            notes.together.append(several)
-            return all([getattr(request, one)() for request in requests])
+    def wait_all(cls: Any, requests: Any, statuses: Any = None) -> bool:
+        notes.together.append("Waitall")
+        return all([request.Wait() for request in requests])
 
-        setattr(MPI.Request, several, classmethod(of_each))
+    request_class: Any = MPI.Request
+    request_class.Testall = classmethod(test_all)
+    request_class.Waitall = classmethod(wait_all)
 
     class Noting(CommWrapper):
         def Iallreduce(self, sendbuf: Any, recvbuf: Any, *more: Any, **named: Any) -> MPI.Request:
@@ -239,12 +242,12 @@ def _noting_class() -> Any:
 
         def Ireduce_scatter(self, sendbuf: Any, recvbuf: Any, *more: Any, **named: Any) -> MPI.Request:
             if is_in_place(sendbuf):
-                made = super().Ireduce_scatter(sendbuf, recvbuf, *more, **named)
-                return self._noted(made, recvbuf)
+                request = super().Ireduce_scatter(sendbuf, recvbuf, *more, **named)
+                return self._noted(request, recvbuf)
             # MPI reads a copy: the function's own array may go, and the notes tell when it does.
             copy = np.array(_array(sendbuf))
-            made = super().Ireduce_scatter(copy, recvbuf, *more, **named)
-            return self._noted(made, sendbuf)
+            request = super().Ireduce_scatter(copy, recvbuf, *more, **named)
+            return self._noted(request, sendbuf)
 
         def Iallgatherv(self, sendbuf: Any, recvbuf: Any) -> MPI.Request:
             before = [request.array() for request in notes.requests]
@@ -252,10 +255,10 @@ def _noting_class() -> Any:
             notes.whole = max(notes.whole, len(arrays))
             return self._noted(super().Iallgatherv(sendbuf, recvbuf), recvbuf)
 
-        def _noted(self, made: MPI.Request, buffer: Any) -> MPI.Request:
-            request = NotedRequest(made)
-            if isinstance(request, StrictRequest) and isinstance(made, StrictRequest):
-                request.take_over(made)
+        def _noted(self, plain_request: MPI.Request, buffer: Any) -> MPI.Request:
+            request = NotedRequest(plain_request)
+            if isinstance(request, StrictRequest) and isinstance(plain_request, StrictRequest):
+                request.take_over(plain_request)
             request.note(_array(buffer))
             return request
 
@@ -275,13 +278,13 @@ def _noting_class() -> Any:
 class Backward:
     """A backward pass that fills a gradient layer by layer, from its end."""
 
-    def __init__(self, grads: np.ndarray, own: np.ndarray, starts: Sequence[int]) -> None:
-        self.grads, self.own, self.starts = grads, own, starts
+    def __init__(self, grads: np.ndarray, values: np.ndarray, starts: Sequence[int]) -> None:
+        self.grads, self.values, self.starts = grads, values, starts
 
     def __call__(self, finished: Callable[[int], object]) -> None:
         notes.base, stop = self.grads.ctypes.data, len(self.grads)
         for start in self.starts:
-            self.grads[start:stop] = self.own[start:stop]
+            self.grads[start:stop] = self.values[start:stop]
             notes.visit(start)
             stop = start
             finished(start)
@@ -302,7 +305,7 @@ class LayersBackward:
             notes.gradients[k] = weakref.ref(gradient)
             ready(k, gradient)
             del gradient
-            notes.kept += sorted(complete & notes.in_memory())
+            notes.kept_in_memory += sorted(complete & notes.in_memory())
         notes.visit(-1)
 
 
@@ -322,8 +325,8 @@ class LayersUsed:
 
 def gradient(params: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the gradient of a linear model's squared error. Shapes: params (n,), x (N, n), y (N,)."""
-    found: np.ndarray = x.T @ (x @ params - y) / len(x)
-    return found
+    mean_gradient: np.ndarray = x.T @ (x @ params - y) / len(x)
+    return mean_gradient
 
 
 class GradientOfModel:

@@ -401,7 +401,7 @@ def test_a_later_failing_check_leaves_the_kept_answer(monkeypatch: pytest.Monkey
         found = Verdict(passed, "wrong")
         monkeypatch.setattr(checking, "judge_text", lambda *arguments, found=found, **named: found)
         checking.check(function)
-    assert "[rank::size]" in record.kept()["my_items"]
+    assert "[rank::size]" in record.passed_cells()["my_items"]
     function, is_own = own("my_items")
     assert (function(5, 1, 2), is_own) == ([1, 3], True)
     assert own("shard_bounds")[1] is False
