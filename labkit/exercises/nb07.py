@@ -270,7 +270,7 @@ def started_buckets(notes: dict[str, Any]) -> list[tuple[int, int]]:
 
 
 def look_at_overlap(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
-    total = sum(backward.own for backward, _, _ in case.arguments)
+    total = sum(backward.values for backward, _, _ in case.arguments)
     orders = [started_buckets(outcome.result[1]) for outcome in outcomes]
     for rank, (outcome, (backward, _, plan)) in enumerate(zip(outcomes, case.arguments, strict=True)):
         in_pass = faults_of_pass(outcome.result[1], plan, backward.starts, case.ranks)
