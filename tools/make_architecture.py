@@ -54,7 +54,7 @@ RIGHT = [
 
 # A cell, from the top: what the kernel does before, during and after it, and what each engine does.
 BEFORE = [
-    Step("take the cell", "labkit/cluster/magics.py:RankMagics.run"),
+    Step("take the cell", "labkit/cluster/magics.py:RankMagics.run_cell"),
     Step("the controller and all ranks are there", "labkit/cluster/ranks.py:Ranks.check_engines"),
     Step("no message of a failed cell is left", "labkit/cluster/ranks.py:Ranks.renew_if_due"),
 ]

@@ -24,7 +24,7 @@ c.Cluster.n = 4
 
 # This environment's mpiexec. Another MPI's would start n worlds of one rank.
 c.MPILauncher.mpi_cmd = [*supervised("engines"), launch.mpiexec()]
-# A stand-in for each engine, which also records how the engine ends: that tells which rank died first.
+# Open MPI's mpiexec starts a stand-in for each engine; the supervisor forks MPICH's engines without mpiexec.
 c.EngineLauncher.engine_cmd = [*forking.stand_in(), ENGINE]
 # These ranks need no network, which also saves Open MPI a second of looking for a fast one.
 c.MPILauncher.environment = {**launch.settings(), **launch.one_machine()}
@@ -34,8 +34,9 @@ c.SupervisedControllerLauncher.supervisor = supervised("controller")
 
 # An engine registers only after a heartbeat: the default period of 3 s would be most of a cluster's start. An
 # engine that misses all of them for 30 s (the default) is lost for good, also if it lives: a busy machine may
-# not let it run for some seconds. Its nanny reports a death at once. This sets the launcher's arguments
-# because `ipcluster start` overwrites the cluster's.
+# not let it run for some seconds. The death of an engine shows at once: the controller watches the processes
+# of its own machine, and elsewhere each engine has a nanny. This sets the launcher's arguments because
+# `ipcluster start` overwrites the cluster's.
 heart = ["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=300"]
 # Every user of the machine can connect to the controller's ports. With CurveZMQ it answers only programs that
 # have its key, which is in the connection files; without, all others would read the cells and their output.

@@ -138,14 +138,14 @@ def chosen_by_environment(n: int, profile: str) -> tuple[int, str, str]:
 
     The variables override the arguments, so that a notebook runs unchanged on other machines.
     """
-    given = {name: os.environ[name] for name in (RANKS, PROFILE) if os.environ.get(name)}
-    if RANKS in given:
-        if not re.fullmatch("[0-9]+", given[RANKS]):
-            raise ClusterError(f"{RANKS}={given[RANKS]} is set; expected a number of ranks, such as 4")
-        n = int(given[RANKS])
-    profile = given.get(PROFILE, profile)
-    set_ = " and ".join(f"{name}={value}" for name, value in given.items())
-    return n, profile, f", set by {set_}" if given else ""
+    variables = {name: os.environ[name] for name in (RANKS, PROFILE) if os.environ.get(name)}
+    if RANKS in variables:
+        if not re.fullmatch("[0-9]+", variables[RANKS]):
+            raise ClusterError(f"{RANKS}={variables[RANKS]} is set; expected a number of ranks, such as 4")
+        n = int(variables[RANKS])
+    profile = variables.get(PROFILE, profile)
+    set_ = " and ".join(f"{name}={value}" for name, value in variables.items())
+    return n, profile, f", set by {set_}" if variables else ""
 
 
 class Attempt:

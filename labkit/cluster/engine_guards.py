@@ -103,8 +103,8 @@ def _noting(watch: Any, name: str, call: Callable[..., Any]) -> Callable[..., An
     @wraps(call)
     def noted(*arguments: Any) -> Any:
         if os.getpid() == watch.slot.pid:  # not a forked child
-            given = ", ".join(map(repr, arguments))
-            watch.note_last_words(f"called {name}({given})", sys._getframe(1))
+            arguments_text = ", ".join(map(repr, arguments))
+            watch.note_last_words(f"called {name}({arguments_text})", sys._getframe(1))
         return call(*arguments)
 
     return noted

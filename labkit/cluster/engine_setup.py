@@ -17,7 +17,7 @@ from labkit.cluster.adapter import functions
 from mpiwatch.launch import node_name
 from mpiwatch.processes import start_time
 
-GIVEN = ("comm", "rank", "size", "np")
+DEFINED_BY_CONNECT = ("comm", "rank", "size", "np")
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def clear_names(shell: Any) -> list[str]:
             shell.user_ns[name] = initial[name]
     shell.displayhook.flush()  # the results that `Out` holds
     gc.collect()
-    return [name for name in names if not name.startswith("_") and name not in GIVEN]
+    return [name for name in names if not name.startswith("_") and name not in DEFINED_BY_CONNECT]
 
 
 def record_cells(shell: Any, watch: Any, outputs: Sequence[Any]) -> None:
@@ -198,12 +198,12 @@ def record_cells(shell: Any, watch: Any, outputs: Sequence[Any]) -> None:
     engine_guards.keep_streams()
     reloader = Reloader(os.getcwd())
 
-    def begin() -> None:
+    def begin_call() -> None:
         for output in outputs:
             output.begin_cell()
         sessions.begin_cell(watch)
 
-    def end(error: BaseException | None) -> None:
+    def end_call(error: BaseException | None) -> None:
         with sessions.without_interrupts():  # else the cell would seem to run forever
             reloader.end_cell()
             engine_guards.restore_closed_streams()
@@ -212,19 +212,19 @@ def record_cells(shell: Any, watch: Any, outputs: Sequence[Any]) -> None:
             sessions.end_cell(watch, error)
 
     def end_cell(result: Any) -> None:
-        end(result.error_before_exec or result.error_in_exec)
+        end_call(result.error_before_exec or result.error_in_exec)
 
     def end_silent_cell() -> None:  # runs after every cell; `end_cell` follows unless the cell is silent
         if shell.last_execution_succeeded:
-            end(None)
+            end_call(None)
         else:
             end_cell(shell.last_execution_result)
 
-    shell.events.register("pre_execute", begin)
+    shell.events.register("pre_execute", begin_call)
     shell.events.register(
         "pre_execute", reloader.begin_cell
     )  # not before a call of the lab's: nobody sees its output
     shell.events.register("post_execute", end_silent_cell)
     shell.events.register("post_run_cell", end_cell)
 
-    functions.call_around_functions(shell, begin, end)
+    functions.call_around_functions(shell, begin_call, end_call)

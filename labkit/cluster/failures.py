@@ -39,22 +39,22 @@ class Failure(NamedTuple):
 
 def failures(result: ipp.AsyncResult) -> list[Failure]:
     """Return what the ranks that have ended the cell raised, by rank."""
-    found = []
+    raised = []
     for rank, future in client.futures(result).items():
         if future.done():
             with contextlib.suppress(Exception):  # a cancelled future has no result
                 error = future.result()  # ipyparallel returns a rank's exception as a result
                 if isinstance(error, RemoteError):
                     (part,) = client.errors_in(error)
-                    found.append(Failure(rank, part.name, *split(part.name, part.message, part.traceback)))
+                    raised.append(Failure(rank, part.name, *split(part.name, part.message, part.traceback)))
                 elif isinstance(error, TaskAborted):
-                    found.append(Failure(rank, "CellSkipped", SKIPPED, ""))
-    return sorted(found)
+                    raised.append(Failure(rank, "CellSkipped", SKIPPED, ""))
+    return sorted(raised)
 
 
-def failed_ranks(found: Iterable[Failure]) -> list[int]:
+def failed_ranks(raised: Iterable[Failure]) -> list[int]:
     """Return the ranks that raised an error: first those that failed by themselves."""
-    of_ranks = [failure for failure in found if failure.name not in ("EngineError", "CellSkipped")]
+    of_ranks = [failure for failure in raised if failure.name not in ("EngineError", "CellSkipped")]
     of_ranks.sort(key=lambda failure: (failure.name in CONSEQUENCES, failure.rank))
     return [failure.rank for failure in of_ranks]
 
@@ -142,18 +142,18 @@ def _request_lines(requests: Sequence[list[tuple[str, int, str, bool]]]) -> list
     return texts
 
 
-def hang_report(found: Iterable[Failure]) -> str | None:
+def hang_report(raised: Iterable[Failure]) -> str | None:
     """Return the message of a HangError that a rank has raised; None if no rank has."""
-    return next((failure.message for failure in found if failure.name == "HangError"), None)
+    return next((failure.message for failure in raised if failure.name == "HangError"), None)
 
 
-def tracebacks(found: Iterable[Failure], with_message: bool = True) -> list[str]:
+def tracebacks(raised: Iterable[Failure], with_message: bool = True) -> list[str]:
     """Return the distinct tracebacks of the ranks that failed by themselves, each under its heading.
 
     Tracebacks are equal if their frames are; their messages may differ from rank to rank.
     """
     groups: dict[tuple[str, str], list[Failure]] = {}
-    for failure in found:
+    for failure in raised:
         if failure.name not in CONSEQUENCES:
             groups.setdefault((failure.name, failure.frames), []).append(failure)
     shown, hidden = list(groups.values())[:TRACEBACKS_SHOWN], list(groups.values())[TRACEBACKS_SHOWN:]
@@ -167,10 +167,10 @@ def tracebacks(found: Iterable[Failure], with_message: bool = True) -> list[str]
     return texts
 
 
-def headings(found: Iterable[Failure]) -> list[str]:
+def headings(raised: Iterable[Failure]) -> list[str]:
     """Return a line for each distinct error: `ValueError on ranks 0–3: message`."""
     groups: dict[tuple[str, str], list[Failure]] = {}
-    for failure in found:
+    for failure in raised:
         groups.setdefault((failure.name, failure.message), []).append(failure)
     lines = [
         f"{name} on {ranks_of(group)}" + (f": {message}" if message else "")
@@ -180,17 +180,17 @@ def headings(found: Iterable[Failure]) -> list[str]:
     return lines if hidden <= 1 else [*lines[:MESSAGES_SHOWN], f"… and {hidden} more messages"]
 
 
-def ranks_of(found: Iterable[Failure]) -> str:
-    return ranks_phrase([failure.rank for failure in found])
+def ranks_of(raised: Iterable[Failure]) -> str:
+    return ranks_phrase([failure.rank for failure in raised])
 
 
-def error_of(found: Sequence[Failure]) -> CellHung | CellFailed | None:
+def error_of(raised: Sequence[Failure]) -> CellHung | CellFailed | None:
     """Return the error to raise for a cell that has ended on all ranks; None if no rank raised one."""
-    report = hang_report(found)
+    report = hang_report(raised)
     if report is not None:
-        return CellHung(report, tracebacks(found))
-    if not found:
+        return CellHung(report, tracebacks(raised))
+    if not raised:
         return None
-    if len({(failure.name, failure.frames) for failure in found}) == 1:
-        return CellFailed("\n".join(headings(found)), [*filter(None, [found[0].frames])])
-    return CellFailed("\n".join(headings(found)), tracebacks(found, with_message=False))
+    if len({(failure.name, failure.frames) for failure in raised}) == 1:
+        return CellFailed("\n".join(headings(raised)), [*filter(None, [raised[0].frames])])
+    return CellFailed("\n".join(headings(raised)), tracebacks(raised, with_message=False))

@@ -60,7 +60,7 @@ class RankMagics(CellMagics):
         cell_px: Any = self.cell_px
         return run_recorded(self.ranks, partial(cell_px, line, cell), source)
 
-    def run(self, cell: str, options: Options) -> Any:
+    def run_cell(self, cell: str, options: Options) -> Any:
         code, questions = split_help(cell)
         result = None
         try:
@@ -167,13 +167,13 @@ class RankMagics(CellMagics):
 @contextlib.contextmanager
 def deferred_interrupts() -> Iterator[list[int]]:
     """Put interrupts off: yield the list that they are added to."""
-    found: list[int] = []
+    interrupts: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield found
+        yield interrupts
         return
-    before = signal.signal(signal.SIGINT, lambda number, frame: found.append(number))
+    before = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
     try:
-        yield found
+        yield interrupts
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -213,10 +213,10 @@ def activate(ranks: Ranks, *, cleared: bool) -> None:
 
 
 def explained(
-    error: CellFailed | CellHung, found: Sequence[Failure], names: Container[str]
+    error: CellFailed | CellHung, raised: Sequence[Failure], names: Container[str]
 ) -> CellFailed | CellHung:
     """Return an error with a sentence about what surprises in it; `names`: of the notebook's process."""
-    text = surprises.sentence(found, names)
+    text = surprises.sentence(raised, names)
     return type(error)(f"{error}\n{text}", error.tracebacks) if text else error
 
 
@@ -247,20 +247,20 @@ def text_of_error(ranks: Ranks, error: RemoteError) -> list[str] | None:
     `%%px` raises errors of its own. This is for those of the client: of `rc[:]["x"]`, `apply`, `map`, a
     result's `get`. It names the ranks, as that of a cell does, and shows the notebook's line.
     """
-    found = failures_in(error)
+    raised = failures_in(error)
     died: RankDied | CellHung | None = None
-    if any(failure.name == "EngineError" for failure in found):
+    if any(failure.name == "EngineError" for failure in raised):
         died = ranks.death()
     if died is not None:
         return died._render_traceback_()
-    if any(failure.rank < 0 for failure in found):
+    if any(failure.rank < 0 for failure in raised):
         return None
     shell = get_ipython()
-    found = [failure._replace(frames=with_sources(shell, failure.frames)) for failure in found]
-    shown = error_of(found)
-    if isinstance(shown, CellFailed):
-        shown.tracebacks = [*filter(None, [lines_of_cells(shell, error)]), *shown.tracebacks]
-    return shown._render_traceback_() if shown is not None else None
+    raised = [failure._replace(frames=with_sources(shell, failure.frames)) for failure in raised]
+    cell_error = error_of(raised)
+    if isinstance(cell_error, CellFailed):
+        cell_error.tracebacks = [*filter(None, [lines_of_cells(shell, error)]), *cell_error.tracebacks]
+    return cell_error._render_traceback_() if cell_error is not None else None
 
 
 def last_hang() -> Report | None:
@@ -272,12 +272,12 @@ def last_hang() -> Report | None:
 
 def cells_phrase(numbers: Collection[int]) -> str:
     """Return cells as text: `the %%px cells [3], [5] to [8]`; empty if there are none."""
-    found = runs(numbers)
-    if len(found) > RUNS_SHOWN:
-        return f"all %%px cells from [{found[0][0]}] to [{found[-1][-1]}], except those that failed,"
-    if not found:
+    groups = runs(numbers)
+    if len(groups) > RUNS_SHOWN:
+        return f"all %%px cells from [{groups[0][0]}] to [{groups[-1][-1]}], except those that failed,"
+    if not groups:
         return ""
-    texts = [f"[{run[0]}] to [{run[-1]}]" if len(run) > 1 else f"[{run[0]}]" for run in found]
+    texts = [f"[{group[0]}] to [{group[-1]}]" if len(group) > 1 else f"[{group[0]}]" for group in groups]
     cells = "the %%px cells" if len(numbers) > 1 else "the %%px cell"
     return f"{cells} {', '.join(texts)}"
 

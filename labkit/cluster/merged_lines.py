@@ -24,7 +24,7 @@ def blocks(texts: Mapping[int, Sequence[str]]) -> list[Block]:
     groups = _grouped(texts)
     if len(groups) < 2 or sum(len(group.lines) for group in groups) > MOST_LINES:
         return groups
-    found: list[Block] = []
+    merged: list[Block] = []
     every_rank = sorted(rank for group in groups for rank in group.ranks)
     heads = [0] * len(groups)  # the first line of each group that is not in a block yet
     ends = tuple(len(group.lines) for group in groups)
@@ -32,15 +32,15 @@ def blocks(texts: Mapping[int, Sequence[str]]) -> list[Block]:
         between: dict[int, Sequence[str]] = {}
         for group, head, position in zip(groups, heads, positions, strict=True):
             between |= dict.fromkeys(group.ranks, group.lines[head:position])
-        found += _grouped(between)
+        merged += _grouped(between)
         if positions != ends:
             line = groups[0].lines[positions[0]]
-            if found and found[-1].ranks == every_rank:
-                found[-1].lines.append(line)
+            if merged and merged[-1].ranks == every_rank:
+                merged[-1].lines.append(line)
             else:
-                found.append(Block(every_rank, [line]))
+                merged.append(Block(every_rank, [line]))
         heads = [position + 1 for position in positions]
-    return found
+    return merged
 
 
 def _grouped(texts: Mapping[int, Sequence[str]]) -> list[Block]:
@@ -63,17 +63,17 @@ def _common_lines(texts: Sequence[Sequence[str]]) -> Iterator[tuple[int, ...]]:
         common = [
             (*common[match.a + step], match.b + step) for match in matches for step in range(match.size)
         ]
-    for neighbours in _runs(common):
+    for neighbours in _adjacent(common):
         if any(texts[0][positions[0]].strip() for positions in neighbours):
             yield from neighbours
 
 
-def _runs(common: Iterable[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
+def _adjacent(common: Iterable[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
     """Return the common lines in lists of those that follow each other directly in every text."""
-    found: list[list[tuple[int, ...]]] = []
+    sequences: list[list[tuple[int, ...]]] = []
     for positions in common:
-        if found and positions == tuple(position + 1 for position in found[-1][-1]):
-            found[-1].append(positions)
+        if sequences and positions == tuple(position + 1 for position in sequences[-1][-1]):
+            sequences[-1].append(positions)
         else:
-            found.append([positions])
-    return found
+            sequences.append([positions])
+    return sequences

@@ -55,17 +55,17 @@ def wait_until_complete(result: ipp.AsyncResult) -> None:
 
 def pieces(result: ipp.AsyncResult) -> list[Piece]:
     """Return the output of a cell as far as it has arrived, also while the cell runs."""
-    found = []
+    collected = []
     for rank, output in client.outputs(result).items():
         for kind, name in ((Kind.STDOUT, "stdout"), (Kind.STDERR, "stderr")):
             text = after_returns(output[name] or "")
             if text:
-                found.append(Piece(rank, kind, 0, shortened(text)))
+                collected.append(Piece(rank, kind, 0, shortened(text)))
         for number, content in enumerate([*output["outputs"]]):
-            found.append(Piece(rank, Kind.DISPLAY, number, content))
+            collected.append(Piece(rank, Kind.DISPLAY, number, content))
         if output["execute_result"]:
-            found.append(Piece(rank, Kind.RESULT, 0, output["execute_result"]))
-    return found
+            collected.append(Piece(rank, Kind.RESULT, 0, output["execute_result"]))
+    return collected
 
 
 def display_outputs(result: ipp.AsyncResult, groupby: str = "type") -> None:

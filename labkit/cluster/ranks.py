@@ -143,8 +143,8 @@ class Ranks:
         if size(self.reports) <= since:
             return None
         lines = self.reports.read_bytes()[since:].splitlines(keepends=True)
-        found = [Report.from_json(line) for line in lines if line.endswith(b"\n")]
-        return next((each for each in reversed(found) if each.reason is not Reason.INTERRUPTED), None)
+        reports = [Report.from_json(line) for line in lines if line.endswith(b"\n")]
+        return next((report for report in reversed(reports) if report.reason is not Reason.INTERRUPTED), None)
 
     def death(self) -> RankDied | CellHung | None:
         """Return the error to raise if the controller or a rank has ended, once MPI has ended all ranks.

@@ -18,7 +18,7 @@ from typing import Any
 
 NOT_RELOADED = "labkit", "mpiwatch"  # in case the folder is that of the lab's sources
 Stamp = tuple[int, int]  # of a file: when it was changed, and its size
-UNKNOWN: Stamp = (0, 0)
+NO_STAMP: Stamp = (0, 0)
 
 
 class Reloader:
@@ -42,7 +42,7 @@ class Reloader:
                 del self.stamps[name]
                 continue
             now = stamp_of(module)
-            if now not in (stamp, UNKNOWN):
+            if now not in (stamp, NO_STAMP):
                 self.stamps[name] = now
                 self.reload(module)
 
@@ -60,7 +60,7 @@ class Reloader:
                 continue
             stamp = stamp_of(module)
             # A file that has changed since the cell began may have changed after its import.
-            self.stamps[name] = stamp if stamp[0] < self.began_ns else UNKNOWN
+            self.stamps[name] = stamp if stamp[0] < self.began_ns else NO_STAMP
 
     def is_students(self, name: str, module: ModuleType) -> bool:
         """Return whether a module is a file of the folder, and not of an environment in it."""
@@ -109,7 +109,7 @@ def stamp_of(module: ModuleType) -> Stamp:
     try:
         status = os.stat(module.__file__ or "")
     except OSError:
-        return UNKNOWN
+        return NO_STAMP
     return status.st_mtime_ns, status.st_size
 
 

@@ -38,7 +38,7 @@ class Recording:
         self.ranks = ranks
         self.paths: list[str] = []  # by rank, on the ranks' machines
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Let all ranks record their next cell. Raise RuntimeError if a rank does not begin."""
         asked = self.ranks.client[:].apply_async(begin_recording)
         if not asked.wait(START_S) or failures(asked):
@@ -47,7 +47,7 @@ class Recording:
             raise RuntimeError(f"the ranks cannot be recorded: {why}. Run the cell with %%px instead.")
         self.paths = asked.get()
 
-    def end(self) -> list[RankLog]:
+    def finish(self) -> list[RankLog]:
         """Return the recordings of all ranks that have one, also of ranks that were killed."""
         contents: dict[int, bytes] = {}
         with contextlib.suppress(Exception):  # the engines have ended, or do not respond
@@ -65,7 +65,7 @@ class Recording:
         return logs
 
 
-def run_recorded(ranks: Ranks, run: Any, source: str) -> Any:
+def run_recorded(ranks: Ranks, run_cell: Any, source: str) -> Any:
     """Call `run`, which runs a cell on the ranks, and show what they did; `source`: the cell as typed.
 
     If the cell fails, the picture comes before its error.
@@ -74,15 +74,15 @@ def run_recorded(ranks: Ranks, run: Any, source: str) -> Any:
 
     ranks.prepare()
     recording = Recording(ranks)
-    recording.begin()
+    recording.start()
     report = ""
     try:
-        return run()
+        return run_cell()
     except (KeyboardInterrupt, NoEnginesRegistered, Exception) as error:
         report = str(error)
         raise
     finally:
-        logs = recording.end()
+        logs = recording.finish()
         if logs:
             replays.append(Replay(merge(logs), source, report))
             display(replays[-1])

@@ -64,17 +64,17 @@ def files_to_remove(role: str, watched: int, removes: str, command: int, stopped
     # A starter that has ended cannot read our output or clean up. One that stops its controller needs
     # neither log, and waits for our end: remove them now, as Jupyter may kill it before it removes them.
     unread = not alive(watched) or (stopped and role == "controller")
-    found: list[str] = guard.insist("files_of_place", files_of_place, removes, command) or []
+    paths: list[str] = guard.insist("files_of_place", files_of_place, removes, command) or []
     if unread:
-        found += guard.insist("own_log", own_log) or []
+        paths += guard.insist("own_log", own_log) or []
     if guard.insist("has_successor", has_successor, watched):
-        return found  # a new cluster has taken the name, and the files are its own
+        return paths  # a new cluster has taken the name, and the files are its own
     if unread or role == "controller":
-        found += guard.insist("shared_files", shared_files) or []
+        paths += guard.insist("shared_files", shared_files) or []
     if unread and role == "controller":
         # A kernel that was killed while it stopped its engines has left their log. The controller ends last.
-        found += guard.insist("logs_of_engines", logs_of_engines) or []
-    return found
+        paths += guard.insist("logs_of_engines", logs_of_engines) or []
+    return paths
 
 
 def files_of_place(removes: str, command: int) -> list[str]:
@@ -121,7 +121,7 @@ def remove_old_files(role: str) -> None:
 
 
 def name_file_of_exits() -> None:
-    """Let stand-ins note how their ranks end."""
+    """Name the file in which the programs that start the ranks note how each rank ends."""
     os.environ[forking.EXITS] = files_of_this_cluster()["exits"]
 
 
@@ -132,7 +132,10 @@ def leave_job() -> None:
 
 
 def start_forks() -> None:
-    """Start the process that forks engines. Without it, each stand-in starts its engine itself."""
+    """Start the process that forks engines for mpiexec's stand-ins, as with Open MPI.
+
+    Without it, each stand-in becomes its engine.
+    """
     me = os.getpid()
     with forking.listen() as listener:
         subprocess.Popen(

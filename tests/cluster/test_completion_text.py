@@ -141,7 +141,7 @@ def test_keywords_of_a_signature(signature: str, keywords: list[str]) -> None:
 )
 def test_names_of_a_cell_in_which_one_types(code: str, names: set[str]) -> None:
     cursor = code.index("|")
-    assert set(Scope({}, *statements_of(code.replace("|", ""), cursor)).own_names()) == names
+    assert set(Scope({}, *statements_of(code.replace("|", ""), cursor)).defined_names()) == names
 
 
 def test_lines_that_ask_for_help_leave_the_cell() -> None:

@@ -217,7 +217,7 @@ class Hub(hub.Hub):
     def unregister(self, engine: int, uuid: str) -> None:
         """Take an engine off the list, unless its number is another engine's by now."""
         registered = [self.engines.get(engine), *self.incoming_registrations.values()]
-        if any(each is not None and each.uuid == uuid for each in registered):
+        if any(connector is not None and connector.uuid == uuid for connector in registered):
             self.unregister_engine(None, {"content": {"id": engine}})
 
 

@@ -1,6 +1,8 @@
 """An ipyparallel engine that starts sooner: a process that has all imports forks it.
 
-A stand-in (labkit/forking.py) asks for it. The options on the command line are ipyparallel's.
+With `--fork NUMBER MPIEXEC`, this program forks all engines of a world of MPICH (labkit/forked_ranks.py).
+With `--serve`, it forks one for each stand-in that Open MPI's mpiexec starts (labkit/forking.py). The options
+on the command line are ipyparallel's.
 
 ipyparallel starts a nanny for each engine, a process that relays signals to it and reports its end. A forked
 engine has none: it takes signals itself, in the thread for control messages, and the controller, which is on

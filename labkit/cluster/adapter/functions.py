@@ -31,7 +31,7 @@ def is_own_object(thing: object) -> bool:
 
 
 def call_around_functions(
-    shell: Any, begin: Callable[[], None], end: Callable[[BaseException | None], None]
+    shell: Any, before: Callable[[], None], after: Callable[[BaseException | None], None]
 ) -> None:
     """Call `begin` before each function on this engine, and `end` after it, with the error that it raised.
 
@@ -40,9 +40,9 @@ def call_around_functions(
     do_apply = shell.kernel.do_apply
 
     def recorded(*arguments: Any) -> Any:
-        begin()
+        before()
         reply = do_apply(*arguments)
-        end(None if reply[0]["status"] == "ok" else sys.last_value)
+        after(None if reply[0]["status"] == "ok" else sys.last_value)
         return reply
 
     shell.kernel.do_apply = recorded

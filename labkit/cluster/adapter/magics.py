@@ -39,7 +39,7 @@ class CellMagics(ParallelMagics):
         """Return what the ranks run for a cell `%%px options` with this body."""
         raise NotImplementedError
 
-    def run(self, cell: str, options: Options) -> Any:
+    def run_cell(self, cell: str, options: Options) -> Any:
         """Run a text on the ranks; return the result without `block`, else None."""
         raise NotImplementedError
 
@@ -74,7 +74,7 @@ class CellMagics(ParallelMagics):
             save_name,
             self.progress_after_seconds if progress_after is None else progress_after,
         )
-        return self.run(cell, options)
+        return self.run_cell(cell, options)
 
 
 def show_with(result: ipp.AsyncResult, display: Callable[..., None]) -> None:

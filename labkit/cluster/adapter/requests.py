@@ -21,10 +21,10 @@ class Answer(NamedTuple):
 
 
 HEADER = 1  # the place of the header among the parts of a message, behind its signature
-Begin = Callable[[dict[str, Any]], Answer | None]
+StartAnswer = Callable[[dict[str, Any]], Answer | None]
 
 
-def answer_beside_cells(kernel: Any, answers: dict[str, Begin]) -> None:
+def answer_beside_cells(kernel: Any, answers: dict[str, StartAnswer]) -> None:
     """Let a kernel that has not started yet answer requests of some types in another way.
 
     `answers` has a function for each type of request: it takes the request's content, and returns the answer
@@ -50,14 +50,14 @@ class RunningCell:
         self.kernel = kernel
         self.request: dict[str, Any] | None = None
         self.lock = threading.Lock()
-        kernel.shell.events.register("pre_execute", self.begin)
-        kernel.shell.events.register("post_execute", self.end)
+        kernel.shell.events.register("pre_execute", self.note_cell_begin)
+        kernel.shell.events.register("post_execute", self.note_cell_end)
 
-    def begin(self) -> None:
+    def note_cell_begin(self) -> None:
         with self.lock:
             self.request = self.kernel.get_parent("shell")
 
-    def end(self) -> None:
+    def note_cell_end(self) -> None:
         with self.lock:  # the kernel says that it is idle only after this
             self.request = None
 
@@ -68,23 +68,23 @@ class RunningCell:
                 publish("busy", self.request)
 
 
-def begin_answer(kernel: Any, answers: dict[str, Begin], message: list[Any], cell: RunningCell) -> bool:
+def begin_answer(kernel: Any, answers: dict[str, StartAnswer], message: list[Any], cell: RunningCell) -> bool:
     """Begin to answer a message; return whether this has happened, and ipykernel has nothing to do."""
     try:
         idents, parts = kernel.session.feed_identities(message, copy=False)
-        begin = answers.get(kernel.session.unpack(parts[HEADER].bytes)["msg_type"])
-        if begin is None:
+        start_answer = answers.get(kernel.session.unpack(parts[HEADER].bytes)["msg_type"])
+        if start_answer is None:
             return False
         # Only a look: a message that is unpacked completely could not be unpacked again.
         request = kernel.session.deserialize(parts, content=False, copy=False)
         request["content"] = kernel.session.unpack(request["content"])
-        answer = begin(request["content"])
+        answer = start_answer(request["content"])
     except Exception:
         kernel.log.debug("a request was left to ipykernel", exc_info=True)
         return False
     if answer is None:
         return False
-    Sending(kernel, idents, request, cell).begin(answer)
+    Sending(kernel, idents, request, cell).arrange(answer)
     return True
 
 
@@ -95,7 +95,7 @@ class Sending:
         self.kernel, self.idents, self.request, self.cell = kernel, idents, request, cell
         self.is_sent = False
 
-    def begin(self, answer: Answer) -> None:
+    def arrange(self, answer: Answer) -> None:
         """Arrange for the answer. All of it is sent by this thread: others must not use its stream."""
         loop = self.kernel.shell_channel_thread.io_loop
         loop.call_later(answer.latest_s, self.send, answer.otherwise)

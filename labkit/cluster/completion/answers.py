@@ -26,10 +26,10 @@ def completions(code: str, cursor: int, names: Mapping[str, Source]) -> dict[str
     `start` is where the texts begin in the code. `names` are those of the notebook's ranks.
     """
     place = place_in(code[:cursor])
-    found = matches_for(place, code, cursor, names)
+    kinds = matches_for(place, code, cursor, names)
     matches = [
         (name, kind)
-        for name, kind in found.items()
+        for name, kind in kinds.items()
         if name.startswith(place.word) and (place.word.startswith(HIDDEN) or not name.startswith(HIDDEN))
     ]
     matches.sort(
@@ -44,33 +44,33 @@ def matches_for(place: Place, code: str, cursor: int, names: Mapping[str, Source
         return dict.fromkeys(modules.submodules(place.expression), "module")
     if place.kind == "text":
         return files_in(place.expression)
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     if place.kind == "from":
         module = module_named(place.expression)
-        found = dict.fromkeys(modules.submodules(place.expression), "module")
-        return found | (module.names() if module is not None else {})
+        kinds = dict.fromkeys(modules.submodules(place.expression), "module")
+        return kinds | (module.names() if module is not None else {})
     if place.kind == "name":
         return matches_for_name(place, Scope(names, *statements_of(code, cursor)), names)
     value = Scope(names, *statements_of(code, cursor)).value_of_text(place.expression)
     if value is not None and place.kind == "attribute":
-        found = value.names()
+        kinds = value.names()
     elif value is not None:
-        found = dict.fromkeys(value.keys(), "dict key")
-    return found
+        kinds = dict.fromkeys(value.keys(), "dict key")
+    return kinds
 
 
 def matches_for_name(place: Place, scope: Scope, names: Mapping[str, Source]) -> dict[str, str]:
     """Return all names that are seen, Python's words, and the parameters of the function that is called."""
-    found = dict.fromkeys(keyword.kwlist, "keyword")
-    found |= {name: kind_of(value) for name, value in vars(builtins).items()}
+    kinds = dict.fromkeys(keyword.kwlist, "keyword")
+    kinds |= {name: kind_of(value) for name, value in vars(builtins).items()}
     for name, source in names.items():
         if name.startswith(place.word):
-            found[name] = (source() or Thing()).kind
-    found |= scope.own_names()
+            kinds[name] = (source() or Thing()).kind
+    kinds |= scope.defined_names()
     function = scope.value_of_text(place.calls[-1]) if place.calls else None
     if function is not None:
-        found |= dict.fromkeys(keywords_of(function.signature), "param")
-    return found
+        kinds |= dict.fromkeys(keywords_of(function.signature), "param")
+    return kinds
 
 
 def keywords_of(signature: str) -> list[str]:
@@ -79,12 +79,12 @@ def keywords_of(signature: str) -> list[str]:
     parts = split_at_commas(inner.strip()[1:-1])
     if "/" in parts:
         parts = parts[parts.index("/") + 1 :]
-    found = []
+    keywords = []
     for part in parts:
         match = PARAMETER.match(part)
         if match and not match[1]:
-            found.append(f"{match[2]}=")
-    return found
+            keywords.append(f"{match[2]}=")
+    return keywords
 
 
 def split_at_commas(text: str) -> list[str]:

@@ -41,20 +41,20 @@ def find_cell(text: str, position: int) -> CellOnRanks | None:
     if match is not None:
         if position < match.start("options"):
             return None
-        found = TARGETS.search(match["options"])
-        targets = found[1] if found else ""
+        targets_option = TARGETS.search(match["options"])
+        targets = targets_option[1] if targets_option else ""
         if position <= match.end("options"):
             option = text[match.start("options") : position].rpartition(" ")[2]
             return CellOnRanks("", None, position - len(option), targets, option)
         start = match.start("body") + 1
         return CellOnRanks(without_magics(text[start:]), position - start, start, targets)
-    begin = text.rfind("\n", 0, position) + 1
-    end = text.find("\n", position)
-    line = text[begin : end if end >= 0 else len(text)]
+    line_start = text.rfind("\n", 0, position) + 1
+    line_end = text.find("\n", position)
+    line = text[line_start : line_end if line_end >= 0 else len(text)]
     match = LINE.match(line)
-    if match is None or begin + match.end() > position:
+    if match is None or line_start + match.end() > position:
         return None
-    start = begin + match.end()
+    start = line_start + match.end()
     return CellOnRanks(line[match.end() :], position - start, start)
 
 

@@ -65,37 +65,37 @@ class DefinedClass(Thing):
 
     def members(self) -> dict[str, ast.stmt]:
         """Return the statements in its body that define names, by name."""
-        found: dict[str, ast.stmt] = {}
+        statements: dict[str, ast.stmt] = {}
         for statement in self.node.body:
             for name in _names_defined_by(statement):
-                found.setdefault(name, statement)
-        return found
+                statements.setdefault(name, statement)
+        return statements
 
     def stored(self) -> dict[str, ast.expr | None]:
         """Return what its methods assign to attributes of `self`."""
-        found: dict[str, ast.expr | None] = {}
+        values: dict[str, ast.expr | None] = {}
         for method in self.node.body:
             if not isinstance(method, Function) or not method.args.args:
                 continue
-            own = method.args.args[0].arg
+            name_of_self = method.args.args[0].arg
             for node in ast.walk(method):
                 targets = node.targets if isinstance(node, ast.Assign) else []
                 if isinstance(node, ast.AnnAssign | ast.AugAssign):
                     targets = [node.target]
                 for target in targets:
                     for part in target.elts if isinstance(target, ast.Tuple) else [target]:
-                        if isinstance(part, ast.Attribute) and is_name(part.value, own):
+                        if isinstance(part, ast.Attribute) and is_name(part.value, name_of_self):
                             value = getattr(node, "value", None)
-                            found.setdefault(part.attr, value if part is target else None)
-        return found
+                            values.setdefault(part.attr, value if part is target else None)
+        return values
 
     def names(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        kinds: dict[str, str] = {}
         for base in reversed(self.bases()):
-            found |= base.names()
+            kinds |= base.names()
         for name, statement in self.members().items():
-            found[name] = _kind_of(statement)
-        return found
+            kinds[name] = _kind_of(statement)
+        return kinds
 
     def attribute(self, name: str) -> Thing | None:
         return self.member(name, None)
@@ -106,24 +106,24 @@ class DefinedClass(Thing):
         if statement is not None:
             return self.defined_by(statement, owner)
         for base in self.bases():
-            found = base.member(name, owner) if isinstance(base, DefinedClass) else base.attribute(name)
-            if found is not None:
-                return found
+            inherited = base.member(name, owner) if isinstance(base, DefinedClass) else base.attribute(name)
+            if inherited is not None:
+                return inherited
         return None
 
     def defined_by(self, statement: ast.stmt, owner: Thing | None) -> Thing:
         """Return what a statement of the class's body defines."""
-        found: Thing | None = None
+        thing: Thing | None = None
         if isinstance(statement, Function):
             function = DefinedFunction(statement, self.scope, owner)
-            found = function.result() if owner is not None and function.is_property else function
+            thing = function.result() if owner is not None and function.is_property else function
         elif isinstance(statement, ast.ClassDef):
-            found = DefinedClass(statement, self.scope)
+            thing = DefinedClass(statement, self.scope)
         elif isinstance(statement, ast.AnnAssign):
-            found = annotated(statement.annotation, self.scope.value_of, owner)
+            thing = annotated(statement.annotation, self.scope.value_of, owner)
         elif isinstance(statement, ast.Assign):
-            found = self.scope.value_of(statement.value)
-        return found or Thing()
+            thing = self.scope.value_of(statement.value)
+        return thing or Thing()
 
     @property
     def signature(self) -> str:  # type: ignore[override]
@@ -154,11 +154,11 @@ class InstanceOfDefined(Thing):
         return self.cls.names() | dict.fromkeys(self.cls.stored(), "instance")
 
     def attribute(self, name: str) -> Thing | None:
-        found = self.cls.member(name, self)
-        if found is None and name in self.cls.stored():
+        thing = self.cls.member(name, self)
+        if thing is None and name in self.cls.stored():
             value = self.cls.stored()[name]
-            found = (self.cls.scope.value_of(value) if value is not None else None) or Thing()
-        return found
+            thing = (self.cls.scope.value_of(value) if value is not None else None) or Thing()
+        return thing
 
     def page(self) -> Page:
         return Page(self.cls.node.name, "", ast.get_docstring(self.cls.node) or "")

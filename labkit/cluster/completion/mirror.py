@@ -57,8 +57,8 @@ def thing_from(description: Mapping[str, Any], mirror: Mirror) -> Thing | None:
         if isinstance(node, ast.ClassDef) and module == "__main__":
             value: Thing | None = DefinedClass(node, scope, description["source"]).instance()
             return Instance(value or Thing(), description, mirror)
-        found = module_named(module) if module != "__main__" else None
-        cls = found.attribute(description["name"]) if found is not None else None
+        module_thing = module_named(module) if module != "__main__" else None
+        cls = module_thing.attribute(description["name"]) if module_thing is not None else None
         value = cls.instance() if cls is not None else None
         if module == "mpi4py.MPI" and value is not None:
             value = Documented.of(value, module, description["name"], mirror)
@@ -67,8 +67,8 @@ def thing_from(description: Mapping[str, Any], mirror: Mirror) -> Thing | None:
         return DefinedClass(node, scope, description["source"])
     if node is not None:
         return DefinedFunction(node, scope, source=description["source"])
-    found = module_named(module)
-    value = found.attribute(description["name"]) if found is not None else None
+    module_thing = module_named(module)
+    value = module_thing.attribute(description["name"]) if module_thing is not None else None
     return value or Signed(description)
 
 
@@ -105,8 +105,8 @@ class Instance(Thing):
         return self.value.names() | dict.fromkeys(self.description.get("stored", ()), "instance")
 
     def attribute(self, name: str) -> Thing | None:
-        found = self.value.attribute(name)
-        return Thing() if found is None and name in self.description.get("stored", ()) else found
+        thing = self.value.attribute(name)
+        return Thing() if thing is None and name in self.description.get("stored", ()) else thing
 
     def item(self, key: object) -> Thing | None:
         first = self.description.get("item")
@@ -141,8 +141,8 @@ class Documented(Thing):
         return self.thing.names()
 
     def attribute(self, name: str) -> Thing | None:
-        found = self.thing.attribute(name)
-        return Documented(found, f"{self.path}.{name}".removeprefix("."), self.mirror) if found else None
+        inner = self.thing.attribute(name)
+        return Documented(inner, f"{self.path}.{name}".removeprefix("."), self.mirror) if inner else None
 
     def result(self) -> Thing | None:
         return self.thing.result()
@@ -168,7 +168,7 @@ class Preparation:
         self.is_done = threading.Event()
         self.has_begun = False
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Begin, if that has not happened yet."""
         if not self.has_begun:
             self.has_begun = True

@@ -84,11 +84,11 @@ def _modules_in(place: str) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=100)
 def _modules_at(place: str, changed_ns: int) -> frozenset[str]:
-    found = set()
+    names = set()
     for entry in os.scandir(place):
         name = inspect.getmodulename(entry.name.replace(".pyi", ".py"))
         if name is None and "." not in entry.name and entry.is_dir():
             name = entry.name if os.path.exists(f"{entry.path}/__init__.py") else None
         if name and name.isidentifier() and name != "__init__":
-            found.add(name)
-    return frozenset(found)
+            names.add(name)
+    return frozenset(names)

@@ -55,8 +55,8 @@ SIGNATURE_LINE = re.compile(r"[\w.]*(\(.*\)(?: -> .+)?)\s*(?:\n|\Z)")
 
 
 def mro_of(cls: type) -> tuple[type, ...]:
-    found: tuple[type, ...] = type.__dict__["__mro__"].__get__(cls)
-    return found
+    classes: tuple[type, ...] = type.__dict__["__mro__"].__get__(cls)
+    return classes
 
 
 def dict_of_class(cls: type) -> Any:
@@ -92,19 +92,19 @@ def dict_of(thing: object) -> dict[str, Any]:
     if type(descriptor) not in DATA:
         return {}
     try:
-        found = descriptor.__get__(thing, type(thing))
+        attributes = descriptor.__get__(thing, type(thing))
     except AttributeError:
         return {}
-    if not issubclass(type(found), dict):
-        return dict(found) if type(found) is types.MappingProxyType else {}
-    return {name: value for name, value in dict.items(found) if type(name) is str}
+    if not issubclass(type(attributes), dict):
+        return dict(attributes) if type(attributes) is types.MappingProxyType else {}
+    return {name: value for name, value in dict.items(attributes) if type(name) is str}
 
 
 def text_of(thing: object, name: str) -> str:
     """Return a text that C code has stored with an object, such as its `__doc__`; empty if there is none."""
-    own = dict_of(thing).get(name)
-    if type(own) is str:
-        return own
+    stored = dict_of(thing).get(name)
+    if type(stored) is str:
+        return stored
     _, descriptor = in_classes(type(thing), name)
     if type(descriptor) in DATA:
         try:
@@ -171,29 +171,29 @@ class Live(Thing):
 
     def names(self) -> dict[str, str]:
         value = self.value
-        found = names_in_classes(value if is_class(value) else type(value))
-        own = {} if is_class(value) or is_wrapped_comm(type(value)) else dict_of(value)
+        kinds = names_in_classes(value if is_class(value) else type(value))
+        attributes = {} if is_class(value) or is_wrapped_comm(type(value)) else dict_of(value)
         if issubclass(type(value), types.ModuleType):
-            public = own.get("__all__")
+            public = attributes.get("__all__")
             names = public if type(public) is list else []
-            found = {name: "instance" for name in names if type(name) is str}
-        return found | {name: kind_of(thing) for name, thing in own.items()}
+            kinds = {name: "instance" for name in names if type(name) is str}
+        return kinds | {name: kind_of(thing) for name, thing in attributes.items()}
 
     def attribute(self, name: str) -> Thing | None:
         if is_class(self.value):
             return member_of(self.value, name, None)
         if issubclass(type(self.value), types.ModuleType):
             return self.attribute_of_module(name)
-        own = dict_of(self.value)
+        attributes = dict_of(self.value)
         owner, raw = in_classes(type(self.value), name)
         if owner is not None and type(raw) in (*DATA, property):
             return self.value_from(raw) or member_of(type(self.value), name, self)
-        return Live(own[name]) if name in own else member_of(type(self.value), name, self)
+        return Live(attributes[name]) if name in attributes else member_of(type(self.value), name, self)
 
     def attribute_of_module(self, name: str) -> Thing | None:
-        own = dict_of(self.value)
-        inner = own.get(name, sys.modules.get(f"{own.get('__name__')}.{name}"))
-        return Live(inner) if name in own or inner is not None else None
+        attributes = dict_of(self.value)
+        inner = attributes.get(name, sys.modules.get(f"{attributes.get('__name__')}.{name}"))
+        return Live(inner) if name in attributes or inner is not None else None
 
     def value_from(self, descriptor: Any) -> Thing | None:
         """Return the value of an attribute that C code computes: a slot, an array's shape; else None."""
@@ -256,8 +256,8 @@ class InstanceOf(Thing):
         return names_in_classes(self.cls) | dict.fromkeys(self.stored(), "instance")
 
     def attribute(self, name: str) -> Thing | None:
-        found = member_of(self.cls, name, self)
-        return Thing() if found is None and name in self.stored() else found
+        thing = member_of(self.cls, name, self)
+        return Thing() if thing is None and name in self.stored() else thing
 
     def stored(self) -> set[str]:
         """Return the names of attributes that its `__init__` assigns."""
@@ -305,36 +305,36 @@ class Described(Thing):
 
 def member_of(cls: type, name: str, owner: Thing | None) -> Thing | None:
     """Return an attribute that a class has, for itself or for `owner`, an object of it."""
-    found_in, raw = in_classes(cls, name)
-    if found_in is None:
+    owning_class, raw = in_classes(cls, name)
+    if owning_class is None:
         return None
     if is_wrapped_comm(cls):
         raw = beyond_wrappers(cls, name, raw)
-    found: Thing = Live(raw)
+    member: Thing = Live(raw)
     if type(raw) is staticmethod:
-        found = Live(raw.__func__)
+        member = Live(raw.__func__)
     elif type(raw) is classmethod:
-        found = Live(raw.__func__, owner or InstanceOf(cls))
+        member = Live(raw.__func__, owner or InstanceOf(cls))
     elif function_of(raw) is not None or is_function_in_c(raw):
-        found = Live(raw, owner)
+        member = Live(raw, owner)
     elif type(raw) in (*DATA, property, functools.cached_property):
-        found = Described(raw, owner) if owner is not None else found
+        member = Described(raw, owner) if owner is not None else member
     elif in_classes(type(raw), "__get__")[0] is not None and not is_class(raw):
-        found = Described(raw, owner)  # a descriptor of a kind that only its own code knows
-    return found
+        member = Described(raw, owner)  # a descriptor of a kind that only its own code knows
+    return member
 
 
 def names_in_classes(cls: type) -> dict[str, str]:
     """Return the names that a class and its bases define, without those of the lab's wrappers of mpi4py."""
     is_comm = is_wrapped_comm(cls)
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     for base in reversed(mro_of(cls)):
         if is_comm and module_of(base).partition(".")[0] in WRAPPERS:
             continue
         for name, raw in dict(dict_of_class(base)).items():
             if type(name) is str:
-                found[name] = kind_of(raw)
-    return found
+                kinds[name] = kind_of(raw)
+    return kinds
 
 
 def is_wrapped_comm(cls: type) -> bool:
@@ -373,17 +373,17 @@ def kind_of(value: object) -> str:
 
 def function_of(value: object) -> types.FunctionType | None:
     """Return the Python function behind a function, a method or a decorated function; None if it is none."""
-    found: Any = value
+    candidate: Any = value
     for _ in range(10):
-        if type(found) in (types.MethodType, staticmethod, classmethod):
-            found = found.__func__
-        elif type(found) is not types.FunctionType or is_watched(found):
+        if type(candidate) in (types.MethodType, staticmethod, classmethod):
+            candidate = candidate.__func__
+        elif type(candidate) is not types.FunctionType or is_watched(candidate):
             return None
         else:
-            inner = dict_of(found).get("__wrapped__")
+            inner = dict_of(candidate).get("__wrapped__")
             if type(inner) is not types.FunctionType:
-                return found
-            found = inner
+                return candidate
+            candidate = inner
     return None
 
 
@@ -442,8 +442,10 @@ def signature_of_code(function: types.FunctionType, *, is_bound: bool) -> str:
         parts.append(f"*{rest.pop(0)}")
     elif keywords:
         parts.append("*")
-    own = function.__kwdefaults__ or {}
-    parts += [f"{name}={brief(own[name])}" if name in own else name for name in keywords]
+    keyword_defaults = function.__kwdefaults__ or {}
+    parts += [
+        f"{name}={brief(keyword_defaults[name])}" if name in keyword_defaults else name for name in keywords
+    ]
     if code.co_flags & inspect.CO_VARKEYWORDS:
         parts.append(f"**{rest.pop(0)}")
     return f"({', '.join(parts[1:] if is_bound else parts)})"
@@ -489,8 +491,8 @@ def text_free(value: Any, name: str) -> Any:
 def documentation_of(value: Any) -> str:
     """Return a docstring without the signature that C code writes above it."""
     if is_class(value):
-        found = dict_of_class(value).get("__doc__")
-        text = found if type(found) is str else ""
+        docstring = dict_of_class(value).get("__doc__")
+        text = docstring if type(docstring) is str else ""
         return inspect.cleandoc(text)
     function = function_of(value)
     if function is not None:
@@ -604,8 +606,8 @@ def page_of(value: Any, *, is_bound: bool) -> Page:
     type_name = name_of(type(value))
     file = ""
     if issubclass(type(value), types.ModuleType):
-        own = dict_of(value).get("__file__")
-        file = own if type(own) is str else ""
+        module_file = dict_of(value).get("__file__")
+        file = module_file if type(module_file) is str else ""
         return Page("module", "", documentation_of(value), file=file)
     if is_class(value):
         return Page("type", signature_of_class(value), documentation_of(value), source=source_of_class(value))

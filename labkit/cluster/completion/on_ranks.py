@@ -85,7 +85,7 @@ def description(value: Any, with_items: bool = True) -> dict[str, Any]:
     if is_wrapped_comm(cls):
         cls = class_of_mpi4py(cls)
     source = page_of(cls, is_bound=False).source if module_of(cls) == "__main__" else ""
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "kind": "instance",
         "module": module_of(cls),
         "name": name_of(cls),
@@ -95,8 +95,8 @@ def description(value: Any, with_items: bool = True) -> dict[str, Any]:
         "keys": list(Live(value).keys()),
     }
     if with_items and cls in (list, tuple) and value:
-        found["item"] = description(value[0], with_items=False)
-    return found
+        fields["item"] = description(value[0], with_items=False)
+    return fields
 
 
 def description_of_definition(value: Any) -> dict[str, Any]:
@@ -128,12 +128,12 @@ def shortened(source: str) -> str:
 def documentation_of_mpi() -> dict[str, str]:
     """Return the docstrings of mpi4py's functions, classes and methods, by their names in its module."""
     mpi = sys.modules.get("mpi4py.MPI")
-    found: dict[str, str] = {}
+    docstrings: dict[str, str] = {}
     for name, value in (dict_of(mpi) if mpi is not None else {}).items():
         if is_class(value) and module_of(value) == "mpi4py.MPI":
             for inner, raw in dict_of_class(value).items():
                 if not inner.startswith("_"):
-                    found[f"{name}.{inner}"] = documentation_of(raw)
+                    docstrings[f"{name}.{inner}"] = documentation_of(raw)
         if kind_of(value) in ("class", "function"):
-            found[name] = documentation_of(value)
-    return found
+            docstrings[name] = documentation_of(value)
+    return docstrings

@@ -35,36 +35,36 @@ class Scope(ast.NodeVisitor):
     def __init__(self, outer: Mapping[str, Source], body: Sequence[ast.stmt] = (), line: int = 0) -> None:
         self.outer, self.line = outer, line
         self.depth = 0
-        self.own: dict[str, list[Source]] = {}
+        self.sources: dict[str, list[Source]] = {}
         self.kinds: dict[str, str] = {}
         for statement in body:
             self.visit(statement)
 
     # What can be asked.
 
-    def own_names(self) -> dict[str, str]:
+    def defined_names(self) -> dict[str, str]:
         """Return the names that the statements define, and the kind of each; empty for what is imported."""
         return dict(self.kinds)
 
-    def own_value(self, name: str) -> Thing | None:
+    def defined_value(self, name: str) -> Thing | None:
         """Return the value of a name that the statements define; the last that is known."""
         if self.depth >= DEEPEST:
             return None
         self.depth += 1
         try:
-            values = (source() for source in reversed(self.own.get(name, [])))
+            values = (source() for source in reversed(self.sources.get(name, [])))
             return next((value for value in values if value is not None), None)
         finally:
             self.depth -= 1
 
     def value_named(self, name: str) -> Thing | None:
         """Return the value of a name."""
-        found = self.own_value(name)
-        if found is None and name in self.outer:
-            found = self.outer[name]()
-        if found is None and name not in self.own and name in dict_of(builtins):
-            found = Live(dict_of(builtins)[name])
-        return found or (Thing() if name in self.own else None)
+        value = self.defined_value(name)
+        if value is None and name in self.outer:
+            value = self.outer[name]()
+        if value is None and name not in self.sources and name in dict_of(builtins):
+            value = Live(dict_of(builtins)[name])
+        return value or (Thing() if name in self.sources else None)
 
     def value_of(self, node: ast.expr) -> Thing | None:
         """Return what is known of the value of an expression. Nothing is executed."""
@@ -165,7 +165,7 @@ class Scope(ast.NodeVisitor):
         self.generic_visit(node)
 
     def add(self, name: str, kind: str, source: Source) -> None:
-        self.own.setdefault(name, []).append(source)
+        self.sources.setdefault(name, []).append(source)
         self.kinds[name] = kind
 
     def define_target(self, target: ast.expr, value: ast.expr | None, source: Source | None = None) -> None:
@@ -204,21 +204,21 @@ class Scope(ast.NodeVisitor):
         Functions of the notebooks have the parameters `comm` and `rank`, which are names of the ranks, too;
         their docstrings give the shapes of arrays below the word "Shape".
         """
-        found = self.annotated(argument.annotation)
-        if found is None and default is not None and not is_none(default):
-            found = self.value_of(default)
-        if found is None and re.search(rf"\b{argument.arg}\b", shapes):
-            found = an_array()
-        if found is None and argument.arg in self.outer:
-            found = self.outer[argument.arg]()
-        return found
+        value = self.annotated(argument.annotation)
+        if value is None and default is not None and not is_none(default):
+            value = self.value_of(default)
+        if value is None and re.search(rf"\b{argument.arg}\b", shapes):
+            value = an_array()
+        if value is None and argument.arg in self.outer:
+            value = self.outer[argument.arg]()
+        return value
 
     def element_of(self, iterable: ast.expr) -> Thing | None:
         """Return what is known of the values that a loop takes from an expression."""
         if isinstance(iterable, ast.Call) and is_name(iterable.func, "range"):
             return InstanceOf(int)
-        found = self.value_of(iterable)
-        return found.item(None) if found is not None else None
+        container = self.value_of(iterable)
+        return container.item(None) if container is not None else None
 
     # Expressions. One of another kind has a value of which nothing is known.
 
@@ -278,8 +278,8 @@ class Scope(ast.NodeVisitor):
 
 def imported(module: str, name: str) -> Thing | None:
     """Return what `from module import name` defines."""
-    found = module_named(module)
-    value = found.attribute(name) if found is not None else None
+    owner = module_named(module)
+    value = owner.attribute(name) if owner is not None else None
     return value or module_named(f"{module}.{name}")
 
 
@@ -308,13 +308,13 @@ class DefinedModule(Thing):
         self.scope = Scope({}, self.tree.body)
 
     def names(self) -> dict[str, str]:
-        return self.scope.own_names() | dict.fromkeys(modules.submodules(self.name), "module")
+        return self.scope.defined_names() | dict.fromkeys(modules.submodules(self.name), "module")
 
     def attribute(self, name: str) -> Thing | None:
-        found = self.scope.own_value(name)
-        if found is None and name in modules.submodules(self.name):
-            found = module_named(f"{self.name}.{name}")
-        return found
+        value = self.scope.defined_value(name)
+        if value is None and name in modules.submodules(self.name):
+            value = module_named(f"{self.name}.{name}")
+        return value
 
     def page(self) -> Page:
         return Page("module", "", ast.get_docstring(self.tree) or "", file=str(self.file))
@@ -364,15 +364,15 @@ def statements_of(code: str, cursor: int) -> tuple[list[ast.stmt], int]:
     line = code.count("\n", 0, cursor) + 1
     lines = code.split("\n")
     starts = block_starts(code)
-    found: list[ast.stmt] = []
+    statements: list[ast.stmt] = []
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         block = lines[start:end]
         tree = parsed("\n".join(block))
         if start < line <= end:
             tree = parsed_without(block, line - 1 - start) or tree
         if tree is not None:
-            found += ast.increment_lineno(tree, start).body
-    return found, line
+            statements += ast.increment_lineno(tree, start).body
+    return statements, line
 
 
 def block_starts(code: str) -> list[int]:

@@ -71,11 +71,11 @@ class Service:
             options = [(option, "") for option in OPTIONS if option.startswith(cell.option)]
             return {"matches": options if cell.option.startswith("-") else [], "start": 0, "help": ""}
         question = {"kind": kind, "code": cell.code, "cursor": cell.cursor, "detail": detail}
-        found = self.guard.do("ask_rank", self.ask_rank, question, cell.targets, began + RANK_S)
-        if found is None:
-            found = self.guard.do("ask_mirror", self.ask_mirror, question, began)
-        self.preparation.begin()  # now, and not before: it stops this process for a moment
-        return found or {"matches": [], "start": cell.cursor, "help": ""}
+        reply = self.guard.do("ask_rank", self.ask_rank, question, cell.targets, began + RANK_S)
+        if reply is None:
+            reply = self.guard.do("ask_mirror", self.ask_mirror, question, began)
+        self.preparation.start()  # now, and not before: it stops this process for a moment
+        return reply or {"matches": [], "start": cell.cursor, "help": ""}
 
     def ask_rank(self, question: dict[str, Any], targets: str, deadline: float) -> dict[str, Any] | None:
         """Return the answer of a rank; None if none answers in time."""
@@ -137,14 +137,14 @@ class Service:
 
 def numbers_in(targets: str) -> set[int]:
     """Return the ranks that a value of `--targets` names: `2`, `0,3`, `1:3`; empty for others."""
-    found: set[int] = set()
+    ranks: set[int] = set()
     for part in targets.strip("[]()'\"").split(","):
         bounds = re.fullmatch(r"\s*(\d*):(\d*)\s*", part)
         if part.strip().isdigit():
-            found.add(int(part))
+            ranks.add(int(part))
         elif bounds is not None:
-            found.update(range(int(bounds[1] or 0), int(bounds[2] or 1 << 12)))
-    return found
+            ranks.update(range(int(bounds[1] or 0), int(bounds[2] or 1 << 12)))
+    return ranks
 
 
 service = Service()  # of this kernel

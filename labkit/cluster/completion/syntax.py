@@ -64,8 +64,8 @@ def annotated(annotation: ast.expr | None, value_of: ValueOf, owner: Thing | Non
         annotation = annotation.value
     if last_name(annotation) == "Self":
         return owner
-    found = value_of(annotation)
-    return found.instance() if found is not None else None
+    annotated_class = value_of(annotation)
+    return annotated_class.instance() if annotated_class is not None else None
 
 
 def last_name(node: ast.expr) -> str:

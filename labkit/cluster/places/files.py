@@ -27,7 +27,8 @@ def files_of_this_cluster() -> dict[str, str]:
 def exits_in(file: os.PathLike[str]) -> list[tuple[int, int]]:
     """Return the process id of each rank that has ended, and its exit code or minus its signal, in order.
 
-    The stand-ins write the file (labkit/forking.py).
+    `labkit.forking.record_exit` writes the file: called by the process that has forked the ranks, or, where
+    Open MPI's mpiexec starts them, by each rank's stand-in.
     """
     with contextlib.suppress(OSError, ValueError), open(file) as lines:
         return [(int(pid), int(code)) for pid, code in map(str.split, lines)]

@@ -88,5 +88,5 @@ def place(name: str) -> Place:
     module = f"{PACKAGE}.{name}"
     if importlib.util.find_spec(module) is None:
         return Place()
-    found: Place = getattr(importlib.import_module(module), "PLACE", Place())
-    return found
+    chosen: Place = getattr(importlib.import_module(module), "PLACE", Place())
+    return chosen

@@ -111,18 +111,18 @@ def parse_settings(text: str, path: str) -> Settings:
     except configparser.Error as error:
         raise ClusterError(f"{error}. Expected lines as in:\n{EXAMPLE}") from None
     known = [field.name for field in fields(Settings)]
-    given = dict(parser[SECTION]) if parser.has_section(SECTION) else {}
+    written = dict(parser[SECTION]) if parser.has_section(SECTION) else {}
     wrong = [name for name in parser.sections() if name != SECTION]
-    wrong += [name for name in given if name not in known]
+    wrong += [name for name in written if name not in known]
     if wrong:
         raise ClusterError(
             f"{path} has {wrong[0]!r}, which the profile `slurm` does not know. Expected a section "
             f"[{SECTION}] with any of {', '.join(known)}."
         )
-    for name, value in given.items():
+    for name, value in written.items():
         if "\n" in value:
             raise ClusterError(f"{path} has {name} on several lines; expected one line for each setting.")
-    settings = Settings(**given)
+    settings = Settings(**written)
     if not re.fullmatch(r"\d+(\.\d+)?", settings.pending):
         raise ClusterError(f"{path} has pending = {settings.pending}; expected a number of minutes")
     return settings
@@ -136,7 +136,7 @@ def controller_address(settings: Settings) -> str:
     if settings.controller:
         return settings.controller
     with suppress(ClusterError, OSError):  # SLURM does not answer, or its host is unknown
-        shown = run(["scontrol", "show", "config"], check=False).stdout
+        shown = run_command(["scontrol", "show", "config"], check=False).stdout
         host = re.search(r"^SlurmctldHost\[0\]\s*=\s*([^\s(]+)(?:\(([^)]+)\))?", shown, re.MULTILINE)
         if host:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -258,7 +258,7 @@ def words_of(answer: str) -> dict[str, str]:
 def ask(job: str) -> JobState:
     """Return the state of a job. Raise ClusterError if SLURM does not answer."""
     # SLURM remembers an ended job for some minutes (MinJobAge), which is enough here; sacct may be absent.
-    answer = run(["scontrol", "--oneliner", "show", "job", job], check=False)
+    answer = run_command(["scontrol", "--oneliner", "show", "job", job], check=False)
     if answer.returncode and "Invalid job id" not in answer.stderr:
         raise ClusterError(f"`scontrol show job` failed: {answer.stderr.strip()}")
     return parse_job(job, answer.stdout)
@@ -271,7 +271,9 @@ def lost_nodes(nodes: Collection[str]) -> list[str]:
     connects to the port of each node's slurmd. If it reaches none, it assumes a firewall and reports no
     silent node.
     """
-    answer = run(["scontrol", "--oneliner", "show", "node", ",".join(sorted(nodes))], check=False).stdout
+    answer = run_command(
+        ["scontrol", "--oneliner", "show", "node", ",".join(sorted(nodes))], check=False
+    ).stdout
     lost, silent = [], []
     for words in map(words_of, answer.splitlines()):
         if any(word in words.get("State", "") for word in NODE_WORDS):
@@ -285,11 +287,13 @@ def lost_nodes(nodes: Collection[str]) -> list[str]:
     return lost + (silent if len(lost + silent) < len(nodes) else [])
 
 
-def run(command: list[str], given: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
+def run_command(
+    command: list[str], input_text: str = "", check: bool = True
+) -> subprocess.CompletedProcess[str]:
     """Run one of SLURM's commands. Raise ClusterError if it is missing or, with `check`, if it fails."""
     try:
         done = subprocess.run(
-            command, input=given, capture_output=True, text=True, timeout=ANSWER_S, check=False
+            command, input=input_text, capture_output=True, text=True, timeout=ANSWER_S, check=False
         )
     except FileNotFoundError:
         raise ClusterError(
@@ -395,7 +399,7 @@ def main(arguments: list[str]) -> int:
         script = batch_script(load(), int(arguments[1]), arguments[2:], launch.mpiexec(), log)
         # Block signals: one that arrives before sbatch answers would lose the job's id.
         signal.pthread_sigmask(signal.SIG_BLOCK, stops)
-        job = run(["sbatch", "--parsable"], script).stdout.strip().partition(";")[0]
+        job = run_command(["sbatch", "--parsable"], script).stdout.strip().partition(";")[0]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)
         last = watch(job, file, exits)
         with suppress(OSError):
@@ -411,7 +415,7 @@ def main(arguments: list[str]) -> int:
             signal.signal(signum, signal.SIG_IGN)
         if job:
             if last is None:
-                run(["scancel", "--quiet", job], check=False)
+                run_command(["scancel", "--quiet", job], check=False)
                 watch(job, file, exits, CANCEL_S)
             Path(log.replace("%j", job)).unlink(missing_ok=True)
 
@@ -444,7 +448,7 @@ def watch(job: str, file: Path, exits: Path, seconds: float = float("inf")) -> J
                 last, since = state, now
             next_question = now + (FAST_S if now - since < FAST_FOR_S else SLOW_S)
         if now > kill_at:
-            run(["scancel", "--quiet", "--full", "--signal=KILL", job], check=False)
+            run_command(["scancel", "--quiet", "--full", "--signal=KILL", job], check=False)
             kill_at = now + SOFT_S
         time.sleep(POLL_S)
     return last

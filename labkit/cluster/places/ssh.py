@@ -74,11 +74,11 @@ PASSED = (
 )
 
 
-def host_file(given: str | None = None) -> Path:
-    """Return the path of the host file: as given, else from the environment, else the user's own."""
+def host_file(chosen: str | None = None) -> Path:
+    """Return the path of the host file: as chosen, else from the environment, else the user's own."""
     from platformdirs import user_config_path  # noqa: PLC0415  (slow to import, and a look does not need it)
 
-    return Path(given or os.environ.get(FILE) or user_config_path("allreduce-lab") / "hosts.txt").absolute()
+    return Path(chosen or os.environ.get(FILE) or user_config_path("allreduce-lab") / "hosts.txt").absolute()
 
 
 def hosts_of_ranks(path: Path, ranks: int | None) -> list[str]:
@@ -98,9 +98,9 @@ def hosts_of_ranks(path: Path, ranks: int | None) -> list[str]:
         ) from None
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].strip()
-        found = re.fullmatch(r"([A-Za-z0-9][\w.-]*)(?:(?::|\s+slots\s*=\s*)([1-9]\d{0,3}))?", words)
-        if found:
-            names += [found[1]] * int(found[2] or 1)
+        match = re.fullmatch(r"([A-Za-z0-9][\w.-]*)(?:(?::|\s+slots\s*=\s*)([1-9]\d{0,3}))?", words)
+        if match:
+            names += [match[1]] * int(match[2] or 1)
         elif words:
             raise ClusterError(
                 f"{path}, line {number}: expected a host such as `lab1 slots=2` or `lab1:2`, got {words!r}. "
@@ -170,7 +170,7 @@ def look(folder: str, *files: str) -> None:
     for path in sorted(path for package in packages for path in package.rglob("*.py")):
         code.update(path.read_bytes())
     client, _, address, _ = (os.environ.get("SSH_CONNECTION") or f"{LOCAL} - {LOCAL} -").split()
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "lab": f"the lab {__version__} ({code.hexdigest()[:7]})",
         "mpi": f"{name} {'.'.join(map(str, version))}",
         "missing": [path for path in (folder, *files) if not os.path.exists(path)],
@@ -185,8 +185,8 @@ def look(folder: str, *files: str) -> None:
         return False
 
     with socket.create_server(("", 0)) as listener:
-        found["port"] = listener.getsockname()[1]
-        print(json.dumps(found), flush=True)
+        description["port"] = listener.getsockname()[1]
+        print(json.dumps(description), flush=True)
         others = json.loads(sys.stdin.readline() or "[]")
         with ThreadPoolExecutor(len(others) or 1) as pool:
             reached = zip(others, pool.map(reaches, others), strict=True)
@@ -196,11 +196,11 @@ def look(folder: str, *files: str) -> None:
 
 def network_of(address: str) -> dict[str, str]:
     """Return an address of this machine with its network card, and its network such as 10.0.0.0/24."""
-    found = ((card, each) for card, addresses in psutil.net_if_addrs().items() for each in addresses)
-    for card, each in found:
-        if each.address == address and each.netmask:
-            network = ipaddress.ip_network(f"{address}/{each.netmask}", strict=False)
-            return {"address": address, "card": card, "network": str(network)}
+    for card, addresses_of_card in psutil.net_if_addrs().items():
+        for of_card in addresses_of_card:
+            if of_card.address == address and of_card.netmask:
+                network = ipaddress.ip_network(f"{address}/{of_card.netmask}", strict=False)
+                return {"address": address, "card": card, "network": str(network)}
     return {"address": address, "card": "", "network": ""}
 
 
@@ -220,11 +220,11 @@ def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[s
     command = [sys.executable, "-I", "-m", "labkit.cluster.places.ssh", "--look", os.getcwd(), *files]
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with ThreadPoolExecutor(len(hosts) + 1) as pool:
-        here = [host for host, found in zip(hosts, pool.map(is_here, hosts), strict=True) if found]
+        here = [host for host, is_local in zip(hosts, pool.map(is_here, hosts), strict=True) if is_local]
         lines = {host: [*SSH, host, shlex.join(command)] for host in hosts if host not in here}
-        own = {name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"}
+        environment = {name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"}
         looks = {
-            host: subprocess.Popen(line, env=own, text=True, **pipes)
+            host: subprocess.Popen(line, env=environment, text=True, **pipes)
             for host, line in {"": command, **lines}.items()
         }
         deadline = threading.Timer(LOOK_S, lambda: [*map(subprocess.Popen.kill, looks.values())])
@@ -235,12 +235,12 @@ def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[s
             if not any(faults.values()):
                 remote = next((answer for host, answer in answers.items() if host), None)
                 answers[""].update(network_of(remote["client"] if remote else LOCAL))
-                for host, each in looks.items():
+                for host, process in looks.items():
                     others = [
                         [name, it["address"], it["port"]] for name, it in answers.items() if name != host
                     ]
-                    each.stdin.write(f"{json.dumps(others)}\n")  # type: ignore[union-attr]
-                    each.stdin.flush()  # type: ignore[union-attr]
+                    process.stdin.write(f"{json.dumps(others)}\n")  # type: ignore[union-attr]
+                    process.stdin.flush()  # type: ignore[union-attr]
                 for host, missed in zip(looks, pool.map(_answer, looks.values()), strict=True):
                     for other in missed if isinstance(missed, list) else [host]:
                         network = answers[other]["network"]
@@ -250,13 +250,13 @@ def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[s
                         faults[other].append(f"{host or THIS} cannot connect to its ports: `{mend}`")
         finally:
             deadline.cancel()
-            for each in looks.values():
-                each.kill()
-                each.communicate()
+            for process in looks.values():
+                process.kill()
+                process.communicate()
     if any(faults.values()):
         shown = {host: faults[host if host in looks else ""] for host in hosts}
         shown |= {} if here else {THIS: faults[""]}
-        rows = [f"{host}: {'; '.join(found) or 'ready'}" for host, found in shown.items()]
+        rows = [f"{host}: {'; '.join(texts) or 'ready'}" for host, texts in shown.items()]
         raise ClusterError("\n".join(["Nothing was started, because a machine is not ready.", *rows]))
     return {**answers, **{host: answers[""] for host in here}}
 
@@ -273,14 +273,16 @@ def _faults(host: str, theirs: Any, ours: Any) -> list[str]:
     """Return what a machine lacks, each with the command that mends it."""
     if not isinstance(ours, dict):
         return [] if host else [str(ours)]
-    folders = [one for one, other in (FOLDERS, FOLDERS[::-1]) if other not in one.parents]
-    copies = [shlex.join(["rsync", "-a", "--delete", f"{each}/", f"{host}:{each}/"]) for each in folders]
+    folders = [folder for folder, other in (FOLDERS, FOLDERS[::-1]) if other not in folder.parents]
+    copies = [
+        shlex.join(["rsync", "-a", "--delete", f"{folder}/", f"{host}:{folder}/"]) for folder in folders
+    ]
     copy = " && ".join(copies)
     if not isinstance(theirs, dict):
         text = str(theirs) or f"timed out after {LOOK_S:.0f} s"
         fault = next((fault for pattern, fault in FAULTS.items() if re.search(pattern, text)), "")
         return [fault.format(host=host, root=sys.prefix, copy=copy) or f"ssh says: {text.splitlines()[-1]}"]
-    found = [
+    faults = [
         f"it has {theirs[part]} instead of {ours[part]}: `{copy}`"
         for part in ("lab", "mpi")
         if theirs[part] != ours[part]
@@ -288,21 +290,22 @@ def _faults(host: str, theirs: Any, ours: Any) -> list[str]:
     for path in map(shlex.quote, theirs["missing"]):
         make = path == shlex.quote(os.getcwd())
         mend = f"ssh {host} mkdir -p {path}" if make else f"scp {path} {host}:{path}"
-        found.append(f"it has no {path}: `{mend}`")
-    return found
+        faults.append(f"it has no {path}: `{mend}`")
+    return faults
 
 
 def prepare(path: Path, ranks: int | None, files: Sequence[str] = ()) -> dict[str, Any]:
     """Look at the hosts for this number of ranks; return what the launcher needs. Raise ClusterError."""
     hosts = hosts_of_ranks(path, ranks)
     seen = look_at(list(dict.fromkeys(hosts)), files)
-    cards, networks = (sorted({each[of] for each in seen.values()} - {""}) for of in ("card", "network"))
+    cards = sorted({machine["card"] for machine in seen.values()} - {""})
+    networks = sorted({machine["network"] for machine in seen.values()} - {""})
     settings = {
         "UCX_NET_DEVICES": ",".join(cards),
         **({"FI_TCP_IFACE": cards[0]} if len(cards) == 1 else {}),
         "OMPI_MCA_btl_tcp_if_include": ",".join(networks),
         "PRTE_MCA_prte_if_include": ",".join(networks),
-        launch.ADDRESSES: ",".join(sorted({each["address"] for each in seen.values()})),
+        launch.ADDRESSES: ",".join(sorted({machine["address"] for machine in seen.values()})),
     }
     where = {"address": seen[""]["address"], "card": seen[""]["card"]}
     return {"file": str(path), "hosts": hosts, "time": time.time(), "where": where, "settings": settings}
@@ -328,7 +331,8 @@ def on_others(hosts: Sequence[str], command: str, *options: str) -> dict[str, su
 
 def lost(hosts: Sequence[str]) -> str:
     """Return a sentence about the ranks' hosts that no longer answer; empty if all of them do."""
-    return sentence([host for host, each in on_others(hosts, "true").items() if each.wait()], hosts)
+    connections = on_others(hosts, "true")
+    return sentence([host for host, connection in connections.items() if connection.wait()], hosts)
 
 
 def sentence(gone: Sequence[str], hosts: Sequence[str]) -> str:
@@ -355,7 +359,7 @@ class HostWatch:
         self.connections: dict[str, subprocess.Popen[bytes]] = {}
         self.without_key: list[subprocess.Popen[bytes]] = []  # connections to hosts that wait for the key
 
-    def begin(self) -> None:
+    def connect(self) -> None:
         """Connect to each host, and return when none has an old file."""
         script = "echo ready; exec cat"
         if self.is_cluster:
@@ -374,7 +378,7 @@ class HostWatch:
         if self.is_cluster:
             self.without_key = list(self.connections.values())
 
-    def run(self) -> NoReturn:
+    def watch_until_loss(self) -> NoReturn:
         """Watch until a host has disappeared; then end mpiexec."""
         gone: list[str] = []
         while not gone:
@@ -423,9 +427,9 @@ def watch(mpiexec: int, hosts: Sequence[str], ready: int) -> NoReturn:
     die_with_parent(signal.SIGKILL, mpiexec)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # mpiexec handles a Ctrl-C
     host_watch = HostWatch(mpiexec, hosts)
-    host_watch.begin()
+    host_watch.connect()
     os.write(ready, b"!")
-    host_watch.run()
+    host_watch.watch_until_loss()
 
 
 def main(arguments: Sequence[str]) -> None:
