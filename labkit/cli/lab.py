@@ -49,26 +49,31 @@ class JupyterLab:
     def __init__(self, first: Path) -> None:
         # Below /tmp, because a socket's path has at most 103 bytes on macOS, and other folders are too deep.
         place = "/tmp" if os.access("/tmp", os.W_OK) else None
-        self._folder = folder = Path(tempfile.mkdtemp(prefix="labkit-lab-", dir=place))
-        self.log = folder / LOG
+        self._folder = Path(tempfile.mkdtemp(prefix="labkit-lab-", dir=place))
+        self.log = self._folder / LOG
         self._path = f"lab/tree/{first.as_posix()}"
-        kept = server_secrets.obtain()
-        self._token = kept.token
-        options = [*transport(folder), "--ServerApp.log_level=WARN", "--LabApp.log_level=WARN"]
-        options += [f"--ServerApp.port={kept.port}", *export_options()]
-        if kept.cookie_secret_file is not None:
-            options.append(f"--ServerApp.cookie_secret_file={kept.cookie_secret_file}")
+        self._secrets = server_secrets.ServerSecrets(Path.cwd())
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """Start JupyterLab with this folder's secrets."""
+        options = [*transport(self._folder), "--ServerApp.log_level=WARN", "--LabApp.log_level=WARN"]
+        options += [f"--ServerApp.port={self._secrets.port}", *export_options()]
+        if self._secrets.are_old:
+            options.append("--ServerApp.port_retries=0")  # whoever has taken the port may know the token
+        if self._secrets.cookie_secret_file is not None:
+            options.append(f"--ServerApp.cookie_secret_file={self._secrets.cookie_secret_file}")
         options += [f"--ServerApp.root_dir={Path.cwd()}", f"--LabApp.default_url=/{self._path}"]
         if os.geteuid() == 0:
             options.append("--allow-root")
         if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             options.append("--no-browser")  # otherwise it opens a text browser in this terminal
-        own = {"JUPYTER_TOKEN": self._token, "JUPYTER_RUNTIME_DIR": str(folder)}
+        own = {"JUPYTER_TOKEN": self._secrets.token, "JUPYTER_RUNTIME_DIR": str(self._folder)}
         with self.log.open("w") as log:
-            self.process = start_child(
+            return start_child(
                 # -P: a file random.py in the student's folder must not take the place of Python's own.
                 [sys.executable, "-P", "-c", JUPYTERLAB, *options],
-                remove=str(folder),
+                remove=str(self._folder),
                 env={**os.environ, **own},
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -80,6 +85,7 @@ class JupyterLab:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.process.terminate()
         self.process.wait()
+        self._secrets.close()
         if not isinstance(error, click.ClickException):
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -97,15 +103,21 @@ class JupyterLab:
         still, or at the limit.
         """
         progress = Progress(self.process.pid, self.log)
-        while self.is_running():
+        while True:
+            if self._has_lost_its_port():
+                self._secrets.renew()
+                self.process = self._start()
+                progress = Progress(self.process.pid, self.log)
+            if not self.is_running():
+                raise self._failure("JupyterLab ended before it could be reached.")
             for path in self._folder.glob("jpserver-*.json"):
                 try:
                     server = json.loads(path.read_text())
                     socket.create_connection((server["hostname"], server["port"])).close()
                 except (OSError, ValueError):  # the file is being written, or the server does not listen yet
                     continue
-                server_secrets.keep(self._token, server["port"])
-                return f"{server['url']}{self._path}?token={self._token}"
+                self._secrets.keep(server["port"])
+                return f"{server['url']}{self._path}?token={self._secrets.token}"
             time.sleep(POLL_S)
             progress.look()
             if limit_s is not None and progress.seconds() > limit_s:
@@ -118,7 +130,11 @@ class JupyterLab:
                     f"JupyterLab did not start: for {STANDSTILL_S:.0f} s it has neither computed nor written "
                     f"a message. `labkit doctor` finds the usual causes."
                 )
-        raise self._failure("JupyterLab ended before it could be reached.")
+
+    def _has_lost_its_port(self) -> bool:
+        """Return whether JupyterLab has ended because another program took the port of an open tab."""
+        has_failed = bool(self.process.poll())
+        return has_failed and self._secrets.are_old and not server_secrets.is_free(self._secrets.port)
 
     def _failure(self, what: str) -> click.ClickException:
         lines = self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]

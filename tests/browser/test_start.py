@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 from collections.abc import Iterator
@@ -113,10 +114,13 @@ def test_a_tab_goes_on_when_the_lab_starts_again(browser: Browser, tmp_path: Pat
     with socket.socket() as trial:  # a port that no other test's server takes in between
         trial.bind(("127.0.0.1", 0))
         port = trial.getsockname()[1]
-    secrets = tmp_path / "lab/home/.local/state/allreduce-lab/server"
+    served = hashlib.sha256(bytes((tmp_path / "lab/lab").resolve())).hexdigest()[:16]
+    secrets = tmp_path / "lab/home/.local/state/allreduce-lab/servers" / served
     secrets.mkdir(parents=True)
-    (secrets / "server.json").write_text(json.dumps({"token": "0123456789ab" * 4, "port": port}))
-    (secrets / "server.json").chmod(0o600)
+    kept = {"server.json": json.dumps({"token": "0123456789ab" * 4, "port": port}), "cookie_secret": "0" * 64}
+    for file, content in kept.items():
+        (secrets / file).write_text(content)
+        (secrets / file).chmod(0o600)
     with a_lab(tmp_path / "lab") as lab:
         notebook = lab.write("tab.ipynb", "print(6 * 7)")
         page.goto(f"{lab.url}lab/tree/{notebook}?token={lab.token}&reset")

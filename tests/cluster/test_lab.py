@@ -6,12 +6,13 @@ import hashlib
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import click
 import pexpect
@@ -211,6 +212,38 @@ def test_a_jupyterlab_that_fails_shows_its_last_messages(
     assert said.endswith(f"All of its messages: {lab.log}")
     assert "'port_retries' trait" in lab.log.read_text()
     shutil.rmtree(lab.log.parent)
+
+
+def test_whoever_takes_the_port_while_jupyterlab_starts_learns_no_token_that_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open tab sends its token to that program: JupyterLab starts again, with another token."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / FIRST).write_text("{}")
+    with JupyterLab(Path(FIRST)) as lab:
+        first = lab.wait_until_it_serves()
+    start = JupyterLab._start
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        starts = []
+
+        def start_later(lab: JupyterLab) -> subprocess.Popen[bytes]:
+            if not starts:  # its port was free when the secrets were read
+                other.bind(("127.0.0.1", urlsplit(first).port))
+                other.listen()
+            starts.append(lab)
+            return start(lab)
+
+        monkeypatch.setattr(JupyterLab, "_start", start_later)
+        with JupyterLab(Path(FIRST)) as lab:
+            second = lab.wait_until_it_serves()
+    assert len(starts) == 2
+    assert urlsplit(first).query != urlsplit(second).query
+    assert urlsplit(first).port != urlsplit(second).port
+    with JupyterLab(Path(FIRST)) as lab:
+        assert lab.wait_until_it_serves() == second
 
 
 COMPUTE = "import sys, time\nwhile time.process_time() < {}:\n    pass\nsys.exit(3)"
