@@ -6,6 +6,7 @@ In a plan, the sections to read and the names of exercises, in `code`, are the a
 list of exercises are the sum of theirs. The table of notebooks is made as a whole.
 """
 
+import ast
 import json
 import math
 import re
@@ -33,6 +34,7 @@ BOARD_MIN, CLOSE_MIN = 10, 10  # for each notebook; for each session
 OPTIONAL = {"my_allreduce"}  # exercises that a notebook's minutes and points leave out
 CORE = ["00", "01", "03", "04", "05", "06"]  # the notebooks of the core path; 11 can close it
 CORE_TIME = re.compile(r"(\d+) on the core path")
+ANSWER = re.compile(r"answer\(")  # begins a cell in which a student writes sentences
 NOT_CORE = re.compile(r"^(## .*\(|★.* · )not on the core path\)?$", re.MULTILINE)  # a section, a task
 
 TABLE = re.compile(r"(<!-- notebooks -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
@@ -129,6 +131,7 @@ class Cell(NamedTuple):
     task: str
     source: str
     figures: int
+    is_folded: bool = False
 
 
 def with_numbers(page: str) -> str:
@@ -254,15 +257,59 @@ def of_catalogue(number: str) -> tuple[int, int, int]:
     return sum(each.heading.minutes for each in some), len(some), sum(each.points for each in some)
 
 
+def lines_written_and_read(number: str) -> tuple[int, int]:
+    """Return the lines of code that a student writes in a notebook, and those that they only read.
+
+    A line of code is a line without empty ones, comments, docstrings and magics. Written are the lines of the
+    references of all exercises, without those of the stubs. Read are the lines of all other cells, without
+    folded cells, checks, and answers to questions.
+    """
+    written = read = 0
+    for cell in _cells(number):
+        if cell.kind == "stub" and cell.task not in OPTIONAL:
+            written += code_lines(catalogue.find(cell.task).text) - code_lines(cell.source)
+        elif cell.kind == "code" and not cell.is_folded and not ANSWER.match(cell.source):
+            read += code_lines(cell.source)
+    return written, read
+
+
+def code_lines(source: str) -> int:
+    """Return the number of lines of code in a cell's text."""
+    without_magics = [line if not line.lstrip().startswith("%") else "" for line in source.splitlines()]
+    counted = {
+        number
+        for number, line in enumerate(without_magics, 1)
+        if line.strip() and not line.lstrip().startswith("#")
+    }
+    for node in ast.walk(ast.parse("\n".join(without_magics))):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            continue
+        if ast.get_docstring(node) is not None:
+            docstring = node.body[0]
+            counted -= set(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
+    return len(counted)
+
+
 def _rows() -> list[str]:
-    rows = ["| Notebook | Minutes | Core path | Exercises | Their minutes | Points |", "|---" * 6 + "|"]
-    sums = [0] * 5
+    titles = (
+        "Notebook",
+        "Minutes",
+        "Core path",
+        "Exercises",
+        "Their minutes",
+        "Points",
+        "Lines written",
+        "Lines read",
+    )
+    rows = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    sums = [0] * (len(titles) - 1)
     for path in sorted(ROOT.glob("notebooks/*.ipynb")):
         minutes, count, points = of_catalogue(path.name.partition("_")[0])
         core = (
             core_minutes(path.name.partition("_")[0]) if path.name.partition("_")[0] in CORE else 0
         )  # an empty cell
-        numbers = times(path)[0], core, count, minutes, points
+        lines = lines_written_and_read(path.name.partition("_")[0])
+        numbers = times(path)[0], core, count, minutes, points, *lines
         sums = [a + b for a, b in zip(sums, numbers, strict=True)]
         link = f"[{path.stem}](../notebooks/{path.name})"
         rows.append(f"| {link} | {' | '.join(str(number or '') for number in numbers)} |")
@@ -338,7 +385,8 @@ def _cells(number: str) -> list[Cell]:
                 kind = "stub"
             figures = sum("image/png" in output.get("data", {}) for output in cell["outputs"])
             own = task if kind != "code" else ""
-            found.append(Cell(cell["id"], kind, section, own, source, figures))
+            is_folded = cell["metadata"].get("jupyter", {}).get("source_hidden", False)
+            found.append(Cell(cell["id"], kind, section, own, source, figures, is_folded))
     return found
 
 
