@@ -129,14 +129,14 @@ def assign(file: File, assignments: Collection[str]) -> Place | Unassigned:
     match = moodle or canvas
     rest = name if match is None else match["rest"] or name
     named = [assignment for assignment in assignments if assignment.lower() in rest.lower()]
-    student = _student_id(f"{match['name']}_{match['user']}") if match else ""
+    student = student_id(f"{match['name']}_{match['user']}") if match else ""
     if len(named) != 1:
         whose = f"a file of {student}, but " if student else ""
         return Unassigned(file.path, f"{whose}no notebook's name is in its name{_hint(file, assignments)}")
     (assignment,) = named
     before = rest.lower().partition(assignment.lower())[0]
     if not student:
-        student = _student_id(rest[: len(before)]) or _of_folders(file.path, assignment)
+        student = student_id(rest[: len(before)]) or _of_folders(file.path, assignment)
     if not student:
         return Unassigned(file.path, "no student's name stands before the notebook's")
     wrong = _wrong_content(file, assignment, assignments)
@@ -155,7 +155,7 @@ def _moodle(path: PurePosixPath) -> re.Match[str] | None:
     return next((match for match in matches if match), None)
 
 
-def _student_id(name: str) -> str:
+def student_id(name: str) -> str:
     """Return a student's name as nbgrader can use it, as a folder's name."""
     return re.sub(r"[^\w.@-]+", "_", name.strip(SEPARATORS)).strip(SEPARATORS)
 
@@ -164,7 +164,7 @@ def _of_folders(path: PurePosixPath, assignment: str) -> str:
     """Return the student's name if the folder above, or above the assignment's, has it."""
     folders = [part for part in path.parts[:-1] if assignment.lower() not in part.lower()]
     folders = [part for part in folders if not part.endswith(".zip")]
-    return _student_id(folders[-1]) if folders else ""
+    return student_id(folders[-1]) if folders else ""
 
 
 def _hint(file: File, assignments: Iterable[str]) -> str:
