@@ -44,6 +44,7 @@ COMMANDS = {
     ),
     "release": ("labkit.cli.release", "Copy the notebooks for students: stubs and no outputs."),
     "solutions": ("labkit.cli.release", "Copy the notebooks for instructors: with all solutions."),
+    "course": ("labkit.cli.teaching", "Collect, regrade and pass on what a class hands in."),
     "progress": ("labkit.cli.exercises", "List the exercises and what is done."),
     "collect": ("labkit.cli.exercises", "Assemble what you have written into a program: my_ddp.py."),
     "export": ("labkit.cli.export", "Write a notebook's %%px cells as a program for mpiexec."),

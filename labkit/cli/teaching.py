@@ -1,0 +1,163 @@
+"""`labkit course`: what nbgrader leaves to an instructor, typed in the folder of the course."""
+
+# ruff: noqa: PLC0415 (imports inside functions: nbgrader and the exercises load only where they are needed)
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from labkit.cli.inputs import Finite, InputError, InputFile, OutputFile, Place, one_line
+from labkit.files import atomic_write
+
+CONFIG = Path("nbgrader_config.py")
+NO_NBGRADER = "this command needs nbgrader: `make env ADD=grading` installs it"
+
+
+@click.group
+def command() -> None:
+    """Collect, regrade and pass on what a class hands in. Type these commands in the folder of the course."""
+
+
+def assignments_here() -> list[str]:
+    """Return the assignments of the course in the current folder; raise InputError if it has none."""
+    names = sorted(path.name for path in Path("source").glob("*") if path.is_dir())
+    if not CONFIG.is_file() or not names:
+        raise InputError(
+            f"{Path.cwd()} is no course: expected {CONFIG} and the folder source, which "
+            "`labkit release --nbgrader` makes. Type the command in the folder of the course."
+        )
+    return names
+
+
+def known_assignment(name: str) -> str:
+    """Return the name of an assignment of this course; raise InputError for another."""
+    names = assignments_here()
+    if name not in names:
+        raise InputError(f"{name!r} is no assignment of this course: expected one of {', '.join(names)}")
+    return name
+
+
+def the_gradebook() -> Any:
+    """Return the module for nbgrader's gradebook; raise InputError if nbgrader is not installed."""
+    try:
+        from labkit.cli.course import gradebook
+    except ModuleNotFoundError as error:
+        if error.name != "nbgrader":
+            raise
+        raise InputError(NO_NBGRADER) from None
+    return gradebook
+
+
+@command.command
+@click.argument("download", type=Place(exists=True))
+def submissions(download: Path) -> None:
+    """Put the notebooks of a learning platform's DOWNLOAD, a folder or a .zip, into the folder `submitted`.
+
+    It knows the names that Canvas and Moodle give, and NAME_05_ring_reduce.ipynb, also with what browsers
+    add. A student's newest notebook counts; older ones go to the folder `earlier`. What cannot be assigned is
+    named, with the reason, and the exit status is 1.
+    """
+    from labkit.cli.course.submissions import DownloadError, collect, report
+
+    names = assignments_here()
+    with one_line(DownloadError, OSError):
+        collected = collect(download, Path(), names)
+    click.echo(report(collected))
+    if collected.unassigned:
+        click.get_current_context().exit(1)
+
+
+@command.command
+@click.argument("student")
+@click.argument("assignment")
+@click.option(
+    "--days", type=Finite(min=0), required=True, help="From the deadline of the assignment; 0 for none."
+)
+def extend(student: str, assignment: str, days: float) -> None:
+    """Give STUDENT more days for ASSIGNMENT, in place of an extension before.
+
+    nbgrader counts lateness when it grades: afterwards, grade what the student has handed in once more.
+    """
+    name, gradebook = known_assignment(assignment), the_gradebook()
+    with one_line(gradebook.GradebookError):
+        deadline = gradebook.extend(student, name, days)
+    click.echo(f"{student}: {name} until {deadline:%Y-%m-%d %H:%M} UTC.")
+    if gradebook.graded(student, name):
+        click.echo(f"Next: nbgrader autograde {name} --student {student} --force")
+
+
+@command.command
+@click.argument("assignment")
+@click.argument("table", type=InputFile())
+@click.option("--zone", default="UTC", show_default=True, help="Of times that name none, as Europe/Berlin.")
+def times(assignment: str, table: Path, zone: str) -> None:
+    """Note when students have handed in ASSIGNMENT: from Moodle's grading worksheet, or student and time.
+
+    TABLE is a .csv with a head. The times go to `timestamp.txt`, which nbgrader reads when it grades.
+    """
+    from zoneinfo import ZoneInfoNotFoundError
+
+    from labkit.cli.course import platforms
+
+    name, gradebook = known_assignment(assignment), the_gradebook()
+    try:
+        with one_line(platforms.TableError, OSError):
+            lines = gradebook.note_times(name, platforms.read(table), zone)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise InputError(f"--zone {zone!r}: expected a time zone such as Europe/Berlin") from None
+    click.echo("\n".join(lines))
+
+
+@command.command
+@click.argument("table", type=InputFile())
+@click.argument("out", type=OutputFile())
+@click.option(
+    "--assignment", "names", multiple=True, help="Repeat it for several. [default: all that were graded]"
+)
+@click.option(
+    "--column", "columns", multiple=True, metavar="NAME=TITLE", help="Canvas's title of an assignment."
+)
+@click.option("--scale", is_flag=True, help="Convert points to Moodle's maximum, if it is another.")
+def grades(table: Path, out: Path, names: tuple[str, ...], columns: tuple[str, ...], scale: bool) -> None:
+    """Write the grades into TABLE, Canvas's or Moodle's own, and save it as OUT, for the platform to import.
+
+    TABLE is the export of Canvas's gradebook, or the grading worksheet of an assignment in Moodle.
+    """
+    from labkit.cli.course import platforms
+
+    assignments = [known_assignment(name) for name in names] or assignments_here()
+    gradebook = the_gradebook()
+    titles = {}
+    for column in columns:
+        name, separator, title = column.partition("=")
+        if not separator or not title:
+            raise InputError(f"--column {column!r}: expected NAME=TITLE, such as 05_ring_reduce='Week 4'")
+        titles[known_assignment(name)] = title
+    with one_line(platforms.TableError, gradebook.GradebookError, OSError):
+        content = platforms.read(table)
+        if platforms.is_canvas(content):
+            scored = [gradebook.assignment_scores(name) for name in assignments if names or was_graded(name)]
+            if not scored:
+                raise InputError("there are no grades yet: `nbgrader autograde` makes them")
+            filled = platforms.canvas(content, scored, titles)
+        elif platforms.is_moodle(content):
+            if len(names) != 1:
+                raise InputError("Moodle's worksheet is that of one assignment: name it with --assignment")
+            filled = platforms.moodle(content, gradebook.assignment_scores(names[0]), scale=scale)
+        else:
+            raise InputError(
+                f"{table}: expected Canvas's export (Student, ID, …, Section), or Moodle's worksheet in "
+                f"English ({platforms.IDENTIFIER}, {platforms.GRADE}, {platforms.MODIFIED}); "
+                f"got {', '.join(content.head[:6])}"
+            )
+        with atomic_write(out) as file:
+            file.write(filled.table.text().encode())
+    click.echo("\n".join([*filled.lines, f"{out}: the grades, for the platform to import."]))
+
+
+def was_graded(assignment: str) -> bool:
+    """Tell whether nbgrader has graded any submission of an assignment."""
+    return any(Path("autograded").glob(f"*/{assignment}"))
