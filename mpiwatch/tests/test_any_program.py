@@ -270,3 +270,30 @@ def test_the_parent_sends_no_signal_to_the_pid_of_a_program_that_has_ended(
         monkeypatch.setattr(os, "kill", lambda pid, signum: pytest.fail(f"signal {signum} to {pid}"))
         parent._forward(signal.SIGTERM, None)
     assert parent.was_told_to_end
+
+
+def test_a_signal_that_comes_while_the_end_of_the_program_is_noted_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pid is free, and the parent does not know it yet."""
+    child = os.fork()
+    if not child:
+        os._exit(3)
+    wait_until(lambda: not alive(child), "the child has ended", 20)
+    wait_for = os.waitpid
+
+    def interrupted(pid: int, options: int) -> tuple[int, int]:
+        status = wait_for(pid, options)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return status
+
+    here, there = socket.socketpair()
+    with here, there, tempfile.TemporaryFile() as stack:
+        parent = Parent(child, here, stack, Options(("program.py",)))
+        before = signal.signal(signal.SIGTERM, parent._forward)
+        try:
+            monkeypatch.setattr(os, "waitpid", interrupted)
+            assert parent._ended() == 3
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    assert parent.was_told_to_end

@@ -363,11 +363,15 @@ class Parent:
 
     def _ended(self) -> int | None:
         """Return the child's exit code, once it has ended. From then on, its pid may be another process's."""
-        ended, status = os.waitpid(self.child, os.WNOHANG)
-        if not ended:
-            return None
-        self.child = 0
-        return os.waitstatus_to_exitcode(status)
+        # A signal that came before `child` says that it has ended would be forwarded to the pid.
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+        try:
+            ended, status = os.waitpid(self.child, os.WNOHANG)
+            if ended:
+                self.child = 0
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+        return os.waitstatus_to_exitcode(status) if ended else None
 
     def _signal(self, signum: int) -> None:
         """Send a signal to the child unless it has ended."""
