@@ -43,12 +43,17 @@ def load_ipython_extension(shell: Any) -> None:
 
     cluster_profiles/mpi/ipython_kernel_config.py loads this package into each kernel of the environment.
     """
+    from labkit.cluster import meant_errors  # noqa: PLC0415  (kernels alone need these)
+    from labkit.cluster.completion.in_kernel import answer_in_kernel  # noqa: PLC0415
+    from labkit.cluster.text_bars import draw_bars_as_text, has_widgets  # noqa: PLC0415
+
     # One click on JupyterLab's debugger would let debugpy replace the functions that start processes, for
     # good: each Python program that this kernel starts would wait for a debugger. ipykernel has imported
     # debugpy by now, where it is installed.
     debugpy = sys.modules.get("debugpy")
     if debugpy is not None:
         debugpy.configure(subProcess=False)
-    from labkit.cluster.completion.in_kernel import answer_in_kernel  # noqa: PLC0415  (kernels alone need it)
-
     answer_in_kernel(shell)
+    meant_errors.register(shell)
+    if not has_widgets():
+        draw_bars_as_text()

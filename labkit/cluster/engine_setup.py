@@ -43,6 +43,7 @@ def rank_info() -> RankInfo:
     from mpi4py import MPI
 
     from labkit import alt_text
+    from labkit.cluster.text_bars import draw_bars_as_text
     from labkit.cluster.tracebacks import shorten_tracebacks
     from mpiwatch.sessions import cell_number
 
@@ -63,6 +64,7 @@ def rank_info() -> RankInfo:
         shell._labkit_shortens = True
         shorten_tracebacks(shell)
         name_cells_in_warnings()
+        draw_bars_as_text()
         alt_text.register(shell)
     name, version = MPI.get_vendor()
     library = f"{name} {'.'.join(map(str, version))}"
@@ -72,10 +74,7 @@ def rank_info() -> RankInfo:
 
 
 def name_cells_in_warnings() -> None:
-    """Let a warning name the notebook's cell, not a file whose name differs from rank to rank.
-
-    A rank has no widgets, and `tqdm.auto` draws its bar as text then: no warning has to say so.
-    """
+    """Let a warning name the notebook's cell, not a file whose name differs from rank to rank."""
     import warnings
 
     from mpiwatch.sessions import cell_number
@@ -90,7 +89,6 @@ def name_cells_in_warnings() -> None:
         )
 
     warnings.formatwarning = formatted
-    warnings.filterwarnings("ignore", message="IProgress not found")
 
 
 def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[str, list[str]]:

@@ -202,7 +202,8 @@ def activate(ranks: Ranks, *, cleared: bool) -> None:
             print(f"The ranks are {'new' if is_new else 'cleared'}: run {again} again to define their names.")
     shell.magics_manager.register(magics)
     connect_completion(shell, sorted(ranks.pids.values()), partial(ask, ranks.client))
-    shell.set_custom_exc((NameError,), explain_name)
+    if not shell.custom_exceptions:  # papermill's are others: see meant_errors
+        shell.set_custom_exc((NameError,), explain_name)
     for transform in magic_first, keep_help_for_ranks:
         if transform not in shell.input_transformers_cleanup:
             shell.input_transformers_cleanup.append(transform)
