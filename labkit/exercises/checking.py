@@ -184,7 +184,11 @@ def answer(
     if missing:
         print(wrapped(f"Write {missing}, and run this cell for a model answer.", COLUMNS))
         return
-    is_first = record.keep_answer(name, " ".join(text.split()), once=is_hypothesis)
+    text = " ".join(text.split())
+    is_first = record.keep_answer(name, text, once=is_hypothesis)
+    first = record.first_answer(name)
+    if not is_first and first != text:
+        print(wrapped(f"Your first answer: {first}", COLUMNS))
     if is_hypothesis and own != of_evidence:
         what = f"Your verdict, {own}, is not ours. Ours"
         if is_first:
