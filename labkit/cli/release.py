@@ -32,17 +32,19 @@ c.FileNameCollectorPlugin.named_regexp = r"(.*/)?(?P<student_id>[^_/\\n]+)_(?P<f
 @click.command
 @click.argument("folder", type=OutputFolder())
 @click.option("--nbgrader", is_flag=True, help="Make FOLDER an nbgrader course, one assignment a notebook.")
-def command(folder: Path, nbgrader: bool) -> None:
+@click.option("--no-questions", is_flag=True, help="Of an nbgrader course: give the questions no points.")
+def command(folder: Path, nbgrader: bool, no_questions: bool) -> None:
     """Copy the notebooks to FOLDER for students: stubs and no outputs.
 
     Documents that the notebooks link to are copied, too. With --nbgrader, the copies are the sources of
-    assignments, with points: see docs/grading.md.
+    assignments, with points: checks give those of exercises, and you give those of questions. See
+    docs/grading.md.
     """
     from labkit.cli.course import copies
 
     def change(notebook: Any, exercises: Exercises) -> None:
         copies.release(notebook, exercises)
-        copies.add_nbgrader(notebook, exercises)
+        copies.add_nbgrader(notebook, exercises, not no_questions)
 
     with copies_in(folder, change, nbgrader) as (part, names, _):
         if nbgrader:
@@ -59,7 +61,8 @@ def command(folder: Path, nbgrader: bool) -> None:
 def solutions(folder: Path) -> None:
     """Copy the notebooks to FOLDER for instructors: the solution in place of each stub, and no outputs.
 
-    `exercises.md` lists the exercises, with minutes, points and the mistakes that the checks name.
+    `exercises.md` lists the exercises, with minutes, points and the mistakes that the checks name, and the
+    model answers to the questions.
     """
     from labkit.cli.course import copies
 

@@ -191,7 +191,11 @@ def answer(
     if missing:
         print(wrapped(f"Write {missing}, and run this cell for a model answer.", COLUMNS))
         return
-    is_first = record.keep_answer(name, " ".join(text.split()), once=is_hypothesis)
+    answer_text = " ".join(text.split())
+    is_first = record.keep_answer(name, answer_text, once=is_hypothesis)
+    first = record.first_answer(name)
+    if not is_first and first != answer_text:
+        print(wrapped(f"Your first answer: {first}", COLUMNS))
     if is_hypothesis and student_verdict != right_verdict:
         introduction = f"Your verdict, {student_verdict}, is not ours. Ours"
         if is_first:

@@ -44,7 +44,7 @@ def load() -> Record:
         content = json.loads(read_input(path()))
         record = {str(name): dict(entry) for name, entry in content["exercises"].items()}
         for entry in record.values():
-            texts = [entry.get(key, "") for key in ("state", "answer", "cell", "stub")]
+            texts = [entry.get(key, "") for key in ("state", "answer", "first", "cell", "stub")]
             if {type(text) for text in texts} != {str} or type(entry.get("hints", 0)) is not int:
                 raise TypeError
     except OSError:
@@ -94,14 +94,21 @@ def open_hint(name: str, count: int) -> int:
 def keep_answer(name: str, text: str, *, once: bool = False, **more: Any) -> bool:
     """Keep the answer to a question, and what else belongs to it; return whether it is the first.
 
-    `once` keeps the first answer and no later one. Without a writable file, do nothing.
+    `once` keeps the first answer and no later one, otherwise both are kept. Without a writable file, do
+    nothing.
     """
     is_first = False
     with suppress(OSError), _changing() as record:
         is_first = name not in record
         if is_first or not once:
-            record[name] = {"answer": text, **more}
+            record[name] = {"answer": text, "first": first_answer(name, record) or text, **more}
     return is_first
+
+
+def first_answer(name: str, record: Record | None = None) -> str:
+    """Return the first answer to a question; nothing if there is none."""
+    entry = (load() if record is None else record).get(name, {})
+    return str(entry.get("first", entry.get("answer", "")))
 
 
 @contextmanager

@@ -16,10 +16,10 @@ from typing import Any
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell
+from nbformat.v4 import new_code_cell, new_output
 
-from labkit.checks.exercise import Verdict
-from labkit.cli.course import copies
+from labkit.checks.exercise import ORIGINALS, Verdict
+from labkit.cli.course import copies, questions
 from labkit.cli.course.plain_files import NotPlain, copy_plain
 from labkit.exercises import catalogue
 from tests.conftest import run_python
@@ -182,8 +182,35 @@ def marked_cells(notebook: Any) -> list[Any]:
     return [cell for cell in notebook.cells if "nbgrader" in cell.metadata]
 
 
+def questions_answered(notebook: Any) -> None:
+    """One question is answered twice, as its output shows; a cell with hostile output; the other is gone."""
+    first, second = questions.questions(notebook)
+    first.cell.source = f'answer("{first.names[0]}", """All blocks hold one label, so shuffle first.""")'
+    first.cell.outputs = [
+        new_output("stream", text="Your first answer: none\n"),
+        new_output("display_data", {"text/html": "<script>alert('hostile')</script>"}),
+    ]
+    notebook.cells.remove(second.cell)
+
+
+def questions_in_a_copy_without_marks(notebook: Any) -> None:
+    """The student has worked in the copy that `make lab` opens, and answered in a new cell, too."""
+    first, _ = questions.questions(notebook)
+    notebook.cells.append(
+        new_code_cell(f'answer("{first.names[0]}", "One label in each block, in a new cell.")')
+    )
+    for cell in notebook.cells:
+        cell.metadata.pop("nbgrader", None)
+
+
 def total(*names: str) -> int:
     return sum(EXERCISES[name].points for name in names)
+
+
+OF_QUESTIONS = sum(
+    question.points for question in questions.questions(nbformat.read(ORIGINALS / f"{ASSIGNMENT}.ipynb", 4))
+)
+MODEL = catalogue.questions()["03-blocks"]
 
 
 # Each student's work, the points, and words of the feedback.
@@ -207,6 +234,8 @@ STUDENTS: list[tuple[Callable[[Any], None], int, str]] = [
     (half_a_character, total(PURE), "# ?"),
     (no_text, total(PURE), "This cell held no text"),
     (a_helper_in_another_cell, total(PURE), f"{PURE}: correct ("),
+    (questions_answered, 0, "Your first answer: none"),
+    (questions_in_a_copy_without_marks, 0, "One label in each block, in a new cell."),
 ]
 HUGE, MANY = "huge", "many"  # students whose notebooks are too large, or have too many cells
 LINKED = "linked"  # a student whose folder holds a link
@@ -282,9 +311,36 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_student_gets_points_and_findings(course: Path, student: str, points: int, words: str) -> None:
     with (course / "grades.csv").open() as file:
         grades = {row["student_id"]: row for row in csv.DictReader(file)}
-    assert float(grades[student]["max_score"]) == total(*EXERCISES)
+    assert float(grades[student]["max_score"]) == total(*EXERCISES) + OF_QUESTIONS
     assert float(grades[student]["score"]) == points
     assert words in (course / f"feedback/{student}/{ASSIGNMENT}/{ASSIGNMENT}.html").read_text()
+
+
+def test_an_answered_question_waits_for_a_persons_points_beside_rubric_and_model_answer(course: Path) -> None:
+    from nbgrader.api import Gradebook  # noqa: PLC0415  (the extra `grading`)
+
+    open_grades = {}
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
+        for work in (questions_answered, questions_in_a_copy_without_marks, nothing, everything_right):
+            submitted = gradebook.find_submission_notebook(ASSIGNMENT, ASSIGNMENT, work.__name__)
+            open_grades[work] = {grade.name for grade in submitted.grades if grade.needs_manual_grade}
+    assert open_grades == {
+        questions_answered: {"question-03-blocks"},
+        questions_in_a_copy_without_marks: {"question-03-blocks"},
+        nothing: set(),
+        everything_right: set(),
+    }
+    path = course / f"autograded/{questions_answered.__name__}/{ASSIGNMENT}/{ASSIGNMENT}.ipynb"
+    graded = nbformat.read(path, as_version=4).cells
+    (answered,) = [
+        cell for cell in graded if cell.metadata.get("nbgrader", {}).get("grade_id") == "question-03-blocks"
+    ]
+    (output,) = answered.outputs
+    assert output.text == "Your first answer: none\n"
+    below = graded[graded.index(answered) + 1].source
+    assert "Rubric and model answer" in below and MODEL in below and questions.RUBRIC in below
+    released = (course / f"release/{ASSIGNMENT}/{ASSIGNMENT}.ipynb").read_text()
+    assert "Rubric and model answer" not in released and MODEL[:40] not in released
 
 
 def test_a_file_from_a_learning_platform_is_collected_and_graded(course: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from labkit.checks import answers
 from labkit.checks.exercise import Exercise, is_stub
+from labkit.cli.course import questions
 from labkit.exercises import catalogue
 from labkit.text import counted
 
@@ -167,10 +168,11 @@ def release(notebook: Any, exercises: dict[str, Exercise]) -> None:
 
 
 def solve(notebook: Any, exercises: dict[str, Exercise]) -> None:
-    """Make an instructor's copy: the reference's source in place of each stub."""
+    """Make an instructor's copy: the reference's source in place of each stub, and the model answers."""
     clear(notebook)
     for name, stub, _ in _known_pairs(notebook, exercises):
         write_solution(stub, exercises[name])
+    questions.add_model_answers(notebook)
     title = next(cell for cell in notebook.cells if cell.cell_type == "markdown")
     title.source += f"\n\n{FOR_INSTRUCTORS}"
 
@@ -185,8 +187,14 @@ def write_solution(stub: Any, exercise: Exercise) -> None:
     stub.source = magic + "\n".join(lines)
 
 
-def add_nbgrader(notebook: Any, exercises: dict[str, Exercise]) -> None:
-    """Mark each exercise for nbgrader: the answer is the student's, the check gives the points."""
+def add_nbgrader(notebook: Any, exercises: dict[str, Exercise], with_questions: bool = True) -> None:
+    """Mark each exercise for nbgrader: the answer is the student's, the check gives the points.
+
+    A person gives the points of questions; `with_questions` says whether they have any.
+    """
+    if with_questions:
+        for question in questions.questions(notebook):
+            question.cell.metadata["nbgrader"] = questions.marks(question)
     for name, stub, check in _known_pairs(notebook, exercises):
         stub.metadata["nbgrader"] = answer_marks(name)
         check.metadata["nbgrader"] = check_marks(f"{CHECK_ID}{name}", exercises[name].points)
@@ -240,7 +248,7 @@ def markdown(exercises: Iterable[Exercise], titles: dict[str, str]) -> str:
     parts = [HEAD, "\n".join(table)]
     for number, some in by_notebook.items():
         if some:
-            parts += [f"## {titles.get(number, number)}", *map(_section, some)]
+            parts += [f"## {titles.get(number, number)}", *map(_section, some), questions.section(number)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

@@ -33,7 +33,7 @@ from traitlets.log import get_logger
 from labkit.checks import sandbox
 from labkit.checks.exercise import is_stub
 from labkit.checks.judging import grade_text
-from labkit.cli.course import copies
+from labkit.cli.course import copies, questions
 from labkit.cli.course.plain_files import NotPlain, copy_plain, not_plain, shared_files
 from labkit.exercises import catalogue
 from labkit.files import printable
@@ -43,6 +43,7 @@ MOST_NOTEBOOK_BYTES = 50 << 20  # nbgrader needs ten times as much memory to rea
 MOST_CELLS = 5000  # of a notebook, for the same reason; the lab's have a hundred
 MOST_CHARACTERS = 100_000  # of a cell: Python needs a thousand times as much memory to read its code
 MOST_CODE = 1_000_000  # characters of all code cells
+MOST_PRINTED = 20_000  # characters that a question's cell has printed
 MOST_FILES = 500  # of a submission; nbgrader reads a folder's list of names once for each file
 MOST_TIMESTAMP_BYTES = 100  # of the file of the time of a submission; nbgrader would read more for hours
 REFUSED = "refused"  # the course's folder of what students have handed in and nbgrader must not read
@@ -88,6 +89,7 @@ class RepairMarks(preprocessors.NbGraderPreprocessor):
                 cell.metadata["nbgrader"] = right
             if claimed is not None and not is_same(claimed, right):
                 repaired += 1
+        mark_questions(nb.cells, marks, about)
         if repaired:
             self.log.warning(
                 "%s: marks of nbgrader in %s were changed or copied; repaired",
@@ -95,6 +97,36 @@ class RepairMarks(preprocessors.NbGraderPreprocessor):
                 counted(repaired, "cell"),
             )
         return nb, resources
+
+
+def mark_questions(cells: list[Any], marks: dict[str, dict[str, Any]], about: Any) -> None:
+    """Give the marks of questions that no cell has to the last cell that answers them.
+
+    A student may have worked in a copy that nbgrader has not made. If no cell answers, the question comes at
+    the end, as it was handed out.
+    """
+    sources = recorded_sources(about)
+    missing = {name: mark for name, mark in marks.items() if is_manual(mark)}
+    for grade_id, mark in missing.items():
+        names = questions.names_in(sources[grade_id])
+        answering = [cell for cell in cells if cell.cell_type == "code" and "nbgrader" not in cell.metadata]
+        answering = [cell for cell in answering if set(names) & set(questions.names_in(cell.source))]
+        if not answering:
+            answering = [new_code_cell(sources[grade_id])]
+            cells += answering
+        answering[-1].metadata["nbgrader"] = mark
+
+
+def is_manual(marks: Any) -> bool:
+    """Tell whether nbgrader's marks are those of a cell that a person gives points for."""
+    return bool(marks.get("grade") and marks.get("solution"))
+
+
+def recorded_sources(about: Any) -> dict[str, str]:
+    """Return the texts of a notebook's cells as they were handed out, by nbgrader's ids."""
+    with Gradebook(about["db_url"]) as gradebook:
+        recorded = gradebook.find_notebook(about["notebook"], about["assignment"])
+        return {cell.name: cell.source for cell in recorded.source_cells}
 
 
 def make_plain(cells: list[Any]) -> None:
@@ -120,7 +152,8 @@ def leave_long_cells_out(cells: list[Any]) -> None:
 
 def may_have(cell: Any, marks: dict[str, Any]) -> bool:
     """Tell whether a submitted cell can be the one that has these marks."""
-    return cell.cell_type == "code" and not (marks["grade"] and copies.functions(cell.source))
+    may_define = not marks["grade"] or is_manual(marks)
+    return cell.cell_type == "code" and (may_define or not copies.functions(cell.source))
 
 
 def recorded_marks(about: Any) -> dict[str, dict[str, Any]]:
@@ -128,7 +161,9 @@ def recorded_marks(about: Any) -> dict[str, dict[str, Any]]:
     with Gradebook(about["db_url"]) as gradebook:
         notebook = gradebook.find_notebook(about["notebook"], about["assignment"])
         marks = {cell.name: copies.answer_marks(cell.name) for cell in notebook.solution_cells}
-        marks |= {cell.name: copies.check_marks(cell.name, cell.max_score) for cell in notebook.grade_cells}
+        for cell in notebook.grade_cells:
+            make = questions.marks_of if cell.name in marks else copies.check_marks
+            marks[cell.name] = make(cell.name, cell.max_score)
     return marks
 
 
@@ -161,8 +196,9 @@ class CheckExercises(preprocessors.NbGraderPreprocessor):
 
 
 def is_check(cell: Any) -> bool:
-    """Return whether nbgrader gives points for this cell."""
-    return bool(cell.metadata.get("nbgrader", {}).get("grade"))
+    """Return whether nbgrader gives points for this cell, without a person."""
+    marks = cell.metadata.get("nbgrader", {})
+    return bool(marks.get("grade")) and not is_manual(marks)
 
 
 def add_missing_checks(notebook: Any, about: Any) -> None:
@@ -174,10 +210,43 @@ def add_missing_checks(notebook: Any, about: Any) -> None:
     with Gradebook(about["db_url"]) as gradebook:
         recorded = gradebook.find_notebook(about["notebook"], about["assignment"])
         sources = {cell.name: cell.source for cell in recorded.source_cells}
+        of_questions = {cell.name for cell in recorded.solution_cells}
         for cell in recorded.grade_cells:
-            if cell.name not in there:
+            if cell.name not in there | of_questions:
                 marks = copies.check_marks(cell.name, cell.max_score)
                 notebook.cells.append(new_code_cell(sources[cell.name], metadata={"nbgrader": marks}))
+
+
+class KeepAnswers(preprocessors.ClearOutput):
+    """Remove the outputs, but of questions keep what was printed: it shows the first answer."""
+
+    def preprocess_cell(self, cell: Any, resources: Any, index: int) -> tuple[Any, Any]:
+        printed = printed_text(cell) if is_manual(cell.metadata.get("nbgrader", {})) else ""
+        cell, resources = super().preprocess_cell(cell, resources, index)
+        if printed:
+            cell.outputs = [new_output("stream", name="stdout", text=printed)]
+        return cell, resources
+
+
+def printed_text(cell: Any) -> str:
+    """Return what a cell has printed, as text that can be written, without its end if it is long."""
+    texts = [
+        output.get("text") for output in cell.get("outputs", []) if output.get("output_type") == "stream"
+    ]
+    text = "".join(text for text in texts if isinstance(text, str))
+    return text[:MOST_PRINTED].encode("utf-8", "replace").decode()
+
+
+class AddRubrics(preprocessors.NbGraderPreprocessor):
+    """Put the rubric and the model answer below each question, for whoever gives the points."""
+
+    def preprocess(self, nb: Any, resources: Any) -> tuple[Any, Any]:
+        for cell in list(nb.cells):
+            marks = cell.metadata.get("nbgrader", {})
+            if is_manual(marks):
+                names = questions.names_in(recorded_sources(resources["nbgrader"])[marks["grade_id"]])
+                nb.cells.insert(nb.cells.index(cell) + 1, questions.model_answer(names))
+        return nb, resources
 
 
 @cache
@@ -374,7 +443,7 @@ GENERATE = [
 ]
 SANITIZE = [
     RepairMarks,
-    preprocessors.ClearOutput,
+    KeepAnswers,
     preprocessors.DeduplicateIds,
     preprocessors.OverwriteKernelspec,
     preprocessors.OverwriteCells,
@@ -382,6 +451,7 @@ SANITIZE = [
 ]
 AUTOGRADE = [
     CheckExercises,
+    AddRubrics,
     preprocessors.LimitOutput,
     preprocessors.SaveAutoGrades,
     preprocessors.AssignLatePenalties,
