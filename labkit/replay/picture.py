@@ -196,7 +196,7 @@ class Picture:
         words = f"waits for {who}"
         half = CHARACTER * len(words) / 2 + 4
         middle = (left + right) / 2
-        if never_ended(span.event):
+        if span.event is not None and span.event.never_ended:
             yield from self._dots(left, right, y)
             still = f"still waiting for {who}" if who else "still waiting"
             yield (
@@ -421,11 +421,6 @@ class Picture:
             yield f'<g transform="{place}">{mark}<text x="28" y="{y}">{words}</text></g>'
             x += width
         yield "</g>"
-
-
-def never_ended(event: Event | None) -> bool:
-    """Return whether a call has not ended, or has ended with an error."""
-    return event is not None and (event.end_s is None or event.has_failed)
 
 
 def _message_text(bundle: Bundle) -> str:

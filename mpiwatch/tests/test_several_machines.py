@@ -66,32 +66,45 @@ def test_a_machine_that_cannot_reach_rank_0_is_named_and_nothing_hangs(run: Run,
     assert "The ranks are not watched: rank 1 cannot reach rank 0 (127.0.0.1: " in done.stdout
 
 
-def test_ranks_of_several_machines_are_recorded_on_one_clock(run: Run, tmp_path: Path) -> None:
+# How a program or a session begins and ends its recording.
+BEGIN = {
+    "program": "trace_recorder.begin_in_program(sys.argv[1], comm)\n",
+    "session": "sessions.begin_recording(comm)\nsessions.begin_cell(comm.watch)\n",
+}
+END = {
+    "program": "content = trace_recorder.end()\n",
+    "session": "sessions.end_cell(comm.watch, None)\ncontent = sessions.end_recording()\n",
+}
+
+
+@pytest.mark.parametrize("how", BEGIN)
+def test_ranks_of_several_machines_are_recorded_on_one_clock(run: Run, tmp_path: Path, how: str) -> None:
     """Each rank has a clock of its own, hours apart from the others; a token shows the true order."""
     program = tmp_path / "clocks.py"
     program.write_text(
-        "import json, time\n"
+        "import json, sys, time\n"
         "from mpi4py import MPI\n"
-        "from mpiwatch import communicators, trace, trace_recorder\n"
+        "from mpiwatch import communicators, sessions, trace, trace_recorder\n"
         "rank = MPI.COMM_WORLD.rank\n"
         "communicators.machine = lambda: (str(rank),)\n"
         "trace_recorder.monotonic = lambda: time.monotonic() + 5000 * rank\n"
         "comm = communicators.watch_world(deadline_s=30, in_program=True)\n"
-        f"trace_recorder.begin_in_program({str(tmp_path / 'trace.json')!r}, comm)\n"
+        f"{BEGIN[how]}"
         "for step in range(20):\n"
         "    if rank == 0:\n"
         "        comm.send(step, 1)\n"
         "    comm.recv(source=rank - 1 if rank else comm.size - 1)\n"
         "    if rank:\n"
         "        comm.send(step, (rank + 1) % comm.size)\n"
-        "logs = MPI.Intracomm.gather(comm, trace.read(trace_recorder.end()))\n"
+        f"{END[how]}"
+        "logs = MPI.Intracomm.gather(comm, trace.read(content))\n"
         "if rank == 0:\n"
         "    merged = trace.merge(logs)\n"
         "    messages = sorted(merged.messages, key=lambda message: message.send.begin_s)\n"
         "    print(json.dumps([merged.clock_error_s, merged.end_s - merged.begin_s,\n"
         "        [[m.source, m.left_s, m.arrived_s, m.completion.end_s] for m in messages]]))\n"
     )
-    done = run(3, program)
+    done = run(3, program, tmp_path / "trace.json")
     assert done.returncode == 0, done.stdout
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("["))
     error_s, duration_s, messages = json.loads(line)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from jobs import wait_until
+from mpiwatch import launch
 from mpiwatch.launch import HANG_EXIT_CODE
 from mpiwatch.trace import Kind, RankLog, Trace, chrome_trace, merge, read, read_file
 from mpiwatch.trace_files import log_file, write_trace
@@ -43,12 +45,39 @@ comm.Recv(np.ones(4), (comm.rank - 1) % comm.size)
 """
 
 
+NON_BLOCKING = """\
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+received, total = np.empty(4), np.empty(4)
+sending = comm.Isend(np.ones(4), right)
+receiving = comm.Irecv(received, left)
+sending.Wait()
+receiving.Wait()
+comm.Isendrecv(np.ones(4), right, recvbuf=received, source=left).Wait()
+comm.Iallreduce(received, total).Wait()
+"""
+RAISES = """\
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+if comm.rank == 1:
+    try:
+        comm.Send(np.ones(4)[::2], 2)
+    except (ValueError, BufferError):
+        1 / 0
+"""
+
+
 class Written:
     """The log of a rank, written by hand."""
 
-    def __init__(self, path: Path, rank: int, size: int = 2, capacity: int = 100) -> None:
+    def __init__(self, path: Path, rank: int, size: int = 2, capacity: int = 100, machine: int = 0) -> None:
         self.path = path / f"log-{rank}"
-        self.log = LogWriter(str(self.path), rank, size, 0.5, capacity)
+        self.log = LogWriter(str(self.path), rank, size, 0.5, capacity, machine)
         self.number = 0
 
     def call(  # noqa: PLR0917
@@ -63,6 +92,7 @@ class Written:
         request: int = 0,
         number: int = 0,
         comm: str = WORLD,
+        address: int = 0,
     ) -> int:
         """Write a row; return its number."""
         self.number += 1
@@ -70,8 +100,8 @@ class Written:
         if row:
             texts = self.log.text(operation), self.log.text(comm)
             line = self.log.text(f"program.py line {self.number}")
-            names = *texts, peer, tag, -1, line
-            sizes = nbytes, 1, request
+            names = *texts, peer, tag, -1, line, 0
+            sizes = nbytes, 1, request, address, 0, 0
             about = number or self.number, kind, b"d"
             ROW.pack_into(self.log.memory, row, *about, *names, *sizes, begin_s, end_s, b"\0" * 8)
         return number or self.number
@@ -140,6 +170,15 @@ def test_messages_of_one_tag_are_matched_in_their_order(ranks: list[Written]) ->
     assert trace.traffic() == [[(0, 0), (3, 24)], [(0, 0), (0, 0)]]
 
 
+def test_a_receive_of_any_tag_whose_tag_is_not_known_takes_the_first_message(ranks: list[Written]) -> None:
+    """MPICH does not say which tag an Isendrecv has received."""
+    ranks[0].call(Kind.SEND, "Send", 1, 3.0, 3.5, tag=9)
+    ranks[0].call(Kind.SEND, "Send", 1, 2.0, 2.5, tag=5)
+    ranks[1].call(Kind.RECEIVE, "Recv", 0, 1.0, 4.0, tag=-1)
+    taken = [message.tag for message in merged(ranks).messages if message.receive is not None]
+    assert taken == [5]
+
+
 def test_a_request_that_is_waited_for_has_its_message(ranks: list[Written]) -> None:
     ranks[0].call(Kind.SEND, "Send", 1, 2.0, 2.5)
     started = ranks[1].call(Kind.START_RECEIVE, "Irecv", -1, 1.0, 1.1, tag=-1, nbytes=-1, request=1)
@@ -191,6 +230,64 @@ def test_times_are_those_of_the_first_ranks_clock(ranks: list[Written]) -> None:
     assert trace.messages[0].left_s == 1.0 and trace.clock_error_s == 0.5 and trace.end_s == 3.0
 
 
+def test_clocks_that_were_measured_wrong_are_set_so_that_no_message_arrives_before_it_left(
+    tmp_path: Path,
+) -> None:
+    """Three machines; the clock of each is late by 2 s for each machine before it."""
+    ranks = [Written(tmp_path, rank, 3, machine=rank) for rank in range(3)]
+    sent_s = [11.0, 14.0, 17.0]  # as it was: each message takes 1 s
+    for rank, begin_s in enumerate(sent_s):
+        following = (rank + 1) % 3
+        ranks[rank].call(Kind.SEND, "Send", following, begin_s - 2 * rank, begin_s - 2 * rank + 0.1)
+        late = 2 * following
+        ranks[following].call(Kind.RECEIVE, "Recv", rank, begin_s - 0.5 - late, begin_s + 1 - late)
+    trace = merged(ranks)
+    for message in trace.messages:
+        assert message.send and message.completion and message.completion.end_s
+        assert message.send.begin_s <= message.completion.end_s == message.arrived_s
+    assert trace.logs[0].events[0].begin_s == 11.0  # rank 0's clock is the one
+    assert trace.shift_s == pytest.approx(2.0) and trace.clock_error_s >= trace.shift_s
+    assert json.loads(chrome_trace(trace))["otherData"]["clock_error_us"] == pytest.approx(2e6)
+
+
+def test_clocks_that_fit_all_messages_are_left_as_they_were_measured(ranks: list[Written]) -> None:
+    ranks[0].call(Kind.SEND, "Send", 1, 4.0, 6.0)
+    ranks[1].call(Kind.RECEIVE, "Recv", 0, 1.0, 5.0)
+    trace = merged(ranks)
+    assert trace.shift_s == 0.0 and trace.messages[0].arrived_s == 5.0
+
+
+def test_clocks_that_drift_too_far_let_no_arrow_run_backwards(tmp_path: Path) -> None:
+    ranks = [Written(tmp_path, rank, machine=rank) for rank in range(2)]
+    for one, other in (0, 1), (1, 0):  # each seems to arrive before it left
+        ranks[one].call(Kind.SEND, "Send", other, 5.0, 5.1)
+        ranks[other].call(Kind.RECEIVE, "Recv", one, 3.0, 4.0)
+    for message in merged(ranks).messages:
+        assert message.left_s is not None and message.arrived_s is not None
+        assert message.left_s <= message.arrived_s
+
+
+def test_a_part_of_a_recording_is_a_recording_of_its_own(ranks: list[Written]) -> None:
+    for rank in ranks:
+        rank.log.note(Kind.PART, 0, "expected", "", 1.0)
+    ranks[0].call(Kind.SEND, "Send", 1, 1.0, 2.0)
+    ranks[1].call(Kind.RECEIVE, "Recv", 0, 1.0, 2.0)
+    for rank in ranks:
+        rank.log.note(Kind.PART, 0, "", "", 2.0)
+    ranks[0].call(Kind.COLLECTIVE, "Barrier", -1, 3.0, 4.0)
+    trace = merged(ranks)
+    assert trace.messages == [] and len(trace.collectives) == 1
+    part = trace.part("expected")
+    assert part is not None and len(part.messages) == 1 and part.collectives == []
+    assert trace.part("something else") is None
+
+
+def test_a_wait_for_a_send_says_so(ranks: list[Written]) -> None:
+    started = ranks[0].call(Kind.START_SEND, "Isend", 1, 1.0, 1.1, request=1)
+    ranks[0].call(Kind.WAIT, "Wait", 1, 2.0, 3.0, request=started)
+    assert [event.is_of_send for event in ranks[0].read().events] == [False, True]
+
+
 def test_a_rank_without_a_log_is_named(ranks: list[Written]) -> None:
     assert merge([ranks[1].read()]).lost_ranks == [0]
     with pytest.raises(ValueError, match="expected the recordings of ranks"):
@@ -228,6 +325,12 @@ def run_traced(tmp_path: Path, text: str, *options: str, code: int = 0) -> dict[
     return content
 
 
+def calls_of(content: dict[str, Any], rank: int) -> list[str]:
+    """Return the names of a rank's calls in a trace."""
+    events = content["traceEvents"]
+    return [event["name"] for event in events if event.get("cat") == "mpi" and event["tid"] == 1 + rank]
+
+
 def test_a_program_is_recorded(tmp_path: Path) -> None:
     content = run_traced(tmp_path, RING)
     events = content["traceEvents"]
@@ -255,6 +358,61 @@ def test_a_deadlock_is_recorded_to_its_end(tmp_path: Path) -> None:
 def test_a_program_in_strict_mode_is_recorded(tmp_path: Path) -> None:
     content = run_traced(tmp_path, RING, "--strict")
     assert content["otherData"]["messages"] == 6
+    for rank in range(3):
+        right, left = (rank + 1) % 3, (rank - 1) % 3
+        assert calls_of(content, rank) == [f"Irecv ← {left}", f"Send → {right}", f"Wait ← {left}"] * 2 + [
+            "allreduce"
+        ]
+
+
+def test_the_non_blocking_calls_of_strict_mode_are_recorded(tmp_path: Path) -> None:
+    content = run_traced(tmp_path, NON_BLOCKING, "--strict")
+    for rank in range(3):
+        right, left = (rank + 1) % 3, (rank - 1) % 3
+        exchange = [f"Isendrecv → {right}", f"Isendrecv ← {left}", f"Wait ← {left}"]
+        sent = [f"Isend → {right}", f"Irecv ← {left}", f"Wait → {right}", f"Wait ← {left}"]
+        assert calls_of(content, rank) == [*sent, *exchange, "Iallreduce", "Wait"]
+    calls = [event for event in content["traceEvents"] if event.get("cat") == "mpi"]
+    assert all(call["args"]["line"].startswith("program.py line ") for call in calls), calls
+    assert content["otherData"]["messages"] == 6
+
+
+@pytest.mark.parametrize("strict", [(), ("--strict",)])
+def test_a_call_and_a_program_that_raise_an_error_are_recorded_with_its_words(
+    tmp_path: Path, strict: tuple[str, ...]
+) -> None:
+    content = run_traced(tmp_path, RAISES, *strict, code=1)
+    calls = [event for event in content["traceEvents"] if event.get("cat") == "mpi" and event["tid"] == 2]
+    send, error = calls
+    assert send["name"] == "Send → 2"
+    assert send["args"]["ended"].startswith(("ValueError: ", "BufferError: ")), calls
+    assert error["name"] == "ZeroDivisionError: division by zero", calls
+    assert error["args"]["line"] == "program.py line 9: `1 / 0`", calls
+
+
+LAUNCHED = {
+    "an error": "if comm.rank == 2:\n    raise ValueError('an error')\n",
+    "an exit code": "if comm.rank == 2:\n    sys.exit(3)\n",
+    "a death": "if comm.rank == 2:\n    os._exit(3)\n",
+    "a kill": "if comm.rank == 2:\n    os.kill(os.getpid(), 9)\n",
+    "a hang": "if comm.rank == 2:\n    comm.recv(source=1)\n",
+    "Abort": "if comm.rank == 2:\n    comm.Abort(5)\n",
+}
+
+
+@pytest.mark.parametrize("how", LAUNCHED)
+def test_another_launcher_leaves_the_trace_of_a_program_that_fails(tmp_path: Path, how: str) -> None:
+    program, out = tmp_path / "program.py", tmp_path / "trace.json"
+    text = "import os, sys\nfrom mpi4py import MPI\ncomm = MPI.COMM_WORLD\ncomm.Barrier()\n"
+    program.write_text(f"{text}{LAUNCHED[how]}comm.Barrier()\n")
+    words = [launch.mpiexec(), "-n", "4", *WATCHED, "--deadline", "2", "--trace", str(out), str(program)]
+    job = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert job.returncode != 0
+    # After Abort, a process that outlives the job writes it.
+    wait_until(lambda: sorted(tmp_path.iterdir()) == [program, out], "the trace, and no log")
+    content = json.loads(out.read_text())
+    assert [calls_of(content, rank)[0] for rank in range(4)] == ["Barrier"] * 4, job.stderr
+    assert "lost_ranks" not in content["otherData"]
 
 
 def test_a_folder_that_does_not_exist_is_an_error_before_the_program_starts(tmp_path: Path) -> None:
@@ -264,6 +422,15 @@ def test_a_folder_that_does_not_exist_is_an_error_before_the_program_starts(tmp_
     job = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert job.returncode == 2 and "argument --trace: No such file or directory" in job.stderr
     assert "ran" not in job.stdout
+
+
+def test_traces_whose_names_begin_alike_have_logs_of_their_own(tmp_path: Path) -> None:
+    for characters in (50, 220, 250):
+        names = [f"{'n' * characters}{number}" for number in range(2)]
+        logs = [log_file(str(tmp_path / name), 3) for name in names]
+        assert logs[0] != logs[1]
+        for log in logs:
+            Path(log).write_text("")  # the name is not too long
 
 
 def test_the_log_of_a_rank_stands_beside_the_trace(tmp_path: Path) -> None:

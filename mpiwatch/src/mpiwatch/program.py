@@ -29,7 +29,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
 from types import ModuleType
-from typing import Any, BinaryIO, NoReturn
+from typing import IO, Any, BinaryIO, NoReturn
 
 from mpiwatch import imports, modes
 from mpiwatch.guard import Guard
@@ -225,6 +225,9 @@ class ParentConnection:
         """Note that the program has ended with an uncaught error."""
         if self.watch is not None:
             self.watch.end_cell(CellState.RAISED, describe(error))
+        recording = sys.modules.get("mpiwatch.trace_recorder")  # with --trace
+        if recording is not None:
+            recording.note_error(error)
 
     def _flush_when_asked(self) -> None:
         """Flush the program's output when the parent asks for it."""
@@ -305,10 +308,12 @@ class Parent:
     recorder: FlightRecorder
     slot: Slot
     server: Server | None = None
+    keeper: IO[bytes] | None = None  # the connection to the process that writes the trace after a kill
 
     def __init__(self, child: int, connection: socket.socket, stack: BinaryIO, options: Options) -> None:
         self.child, self.connection, self.stack, self.options = child, connection, stack, options
         self.was_told_to_end = False
+        self.has_written_trace = False
 
     def wait_and_exit(self) -> NoReturn:
         """Wait until the child ends or there is a report; exit with the job's code."""
@@ -347,6 +352,10 @@ class Parent:
         """Watch the program, whose rank has joined the flight recorder."""
         self.rank, self.recorder, self.server = rank, recorder, server
         self.slot = recorder.slots[rank]
+        if rank == 0 and self.options.trace is not None and not self.options.launched:
+            from mpiwatch.trace_files import start_keeper  # noqa: PLC0415  (rarely needed)
+
+            self.keeper = start_keeper(self.options.trace, recorder.size)
         if isinstance(server, Hub):
             server.deadline_s = lambda: self.options.deadline_s
         if server is not None:
@@ -403,15 +412,15 @@ class Parent:
         report = self._report()
         if report:
             self._end(report)
-        slots, json_file = self.recorder.slots, self.options.json
-        writes_files = self.rank == 0 and (json_file or self.options.trace)
-        if code or writes_files:  # the other ranks' exit codes matter
+        slots, has_files = self.recorder.slots, bool(self.options.json or self.options.trace)
+        if code or (self.rank == 0 and has_files):  # the other ranks' exit codes matter
             _wait(lambda: all(slot.has_exited for slot in slots) or self._report() is not None, OTHERS_S)
         if self.rank == 0:
             if self._report() is None:
                 self._write_json(None)
+                self._write_trace()
             self.slot.has_left = 1
-        elif code and json_file:  # when one rank fails, the launcher kills the others
+        elif code and has_files:  # when one rank fails, the launcher kills the others
             _wait(lambda: bool(slots[0].has_left) or self._report() is not None, SHOWN_S)
         self._exit(code)
 
@@ -438,11 +447,9 @@ class Parent:
             self.connection.sendall(b"\n")
             select.select([self.connection], [], [], FLUSH_S)
         self._show(report)
-        self._signal(signal.SIGKILL)
         if self.options.trace is not None:
-            from mpiwatch.trace_files import note_end  # noqa: PLC0415  (rarely needed)
-
-            note_end(self.options.trace, self.rank)
+            self._save_trace(self.options.trace)
+        self._signal(signal.SIGKILL)
         for file in sys.stdout, sys.stderr:
             wait_until_read(file.fileno())
         # When one rank ends, the launcher kills all others. So wait until this machine's ranks are ready.
@@ -492,11 +499,38 @@ class Parent:
             return False
         return True
 
+    def _save_trace(self, trace: str) -> None:
+        """After a report, note the end in this rank's log, and wait until rank 0 has written the trace.
+
+        The launcher kills all processes, also this one, as soon as the first of the programs has ended.
+        """
+        from mpiwatch.trace_files import note_end  # noqa: PLC0415  (rarely needed)
+
+        note_end(trace, self.rank)
+        if self.options.launched:  # `run` writes it when the job has ended
+            return
+        slots = self.recorder.slots
+        if self.rank == 0:
+            _wait(lambda: all(slot.trace_is_ready or slot.has_died for slot in slots[1:]), LEAVE_S)
+            self._write_trace()
+        self.slot.trace_is_ready = 1
+        _wait(lambda: bool(slots[0].trace_is_ready or slots[0].has_died), SHOWN_S)
+
+    def _write_trace(self) -> None:
+        """Write the trace of all ranks, on rank 0 and once, unless `run` does it."""
+        if self.options.trace is None or self.rank != 0 or self.options.launched or self.has_written_trace:
+            return
+        from mpiwatch.trace_files import write_trace  # noqa: PLC0415  (rarely needed)
+
+        self.has_written_trace = True
+        write_trace(self.options.trace, self.recorder.size)
+        if self.keeper is not None:
+            with contextlib.suppress(OSError):
+                self.keeper.write(b"\n")
+                self.keeper.flush()
+
     def _exit(self, code: int) -> NoReturn:
         if self.server is not None:
             self.server.stop()  # it sends the last states of this machine's ranks
-        if self.options.trace is not None and self.rank == 0 and not self.options.launched:
-            from mpiwatch.trace_files import write_trace  # noqa: PLC0415  (rarely needed)
-
-            write_trace(self.options.trace, self.recorder.size)
+        self._write_trace()
         os._exit(code if code >= 0 else 128 - code)

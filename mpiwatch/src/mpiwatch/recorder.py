@@ -99,6 +99,7 @@ class Slot(ctypes.Structure):
         ("has_exited", ctypes.c_int64),  # its exit code, from its parent (mpiwatch.program)
         ("exit_code", ctypes.c_int64),
         ("has_left", ctypes.c_int64),  # whether its parent is ready to end after a report
+        ("trace_is_ready", ctypes.c_int64),  # its log has an end; of rank 0: the trace of all is written
         ("cell_state", ctypes.c_int64),  # a CellState
         ("cell_state_since_s", ctypes.c_double),  # on the clock that all processes share
         ("cells_started", ctypes.c_int64),

@@ -13,6 +13,7 @@ Importing this module loads no MPI.
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from mpiwatch.interrupts import without_interrupts
@@ -40,6 +41,7 @@ __all__ = [
     "one_line",
     "own_folders",
     "place_of",
+    "recording_part",
     "renew",
     "take_snapshot",
     "without_interrupts",
@@ -72,7 +74,7 @@ def end_cell(watch: Any, error: BaseException | None) -> None:
 
     recording = sys.modules.get("mpiwatch.trace_recorder")
     if recording is not None:
-        recording.end_cell()
+        recording.end_cell(error)
     mode = modes.registered
     if mode is not None:  # it reports what is left as findings
         findings = mode.end_cell()
@@ -87,14 +89,26 @@ def end_cell(watch: Any, error: BaseException | None) -> None:
 
 
 def begin_recording(world: MPI.Intracomm) -> str:
-    """Record the calls of this rank in its next cell, for `mpiwatch.trace`. Not collective.
+    """Record the calls of this rank in its next cell, for `mpiwatch.trace`.
 
+    If the ranks are on several machines, all of them call it: they compare their clocks.
     Return the path of the file with the recording, which can be read even if the rank is killed; if the file
     is still there then, the caller removes it. `world`: the watched communicator of the world.
     """
     from mpiwatch import trace_recorder
 
     return trace_recorder.begin_in_session(world)
+
+
+def recording_part(name: str) -> AbstractContextManager[None]:
+    """Let calls of this rank inside a `with` block belong to a part of its recording, if there is one.
+
+    Such a part is what the program needs but has not done itself; `Trace.part` returns it by its name. The
+    recording itself then begins with the end of the block.
+    """
+    from mpiwatch import trace_recorder
+
+    return trace_recorder.part(name)
 
 
 def end_recording() -> bytes:

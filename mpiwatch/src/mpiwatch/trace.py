@@ -96,7 +96,8 @@ class Trace:
     """The recordings of all ranks, on one clock.
 
     `begin_s` and `end_s`: when the first rank began, and when the last one ended. `logs`: by rank; a rank
-    whose log was lost has none. `clock_error_s`: by how much times of two ranks may be wrong.
+    whose log was lost has none. `clock_error_s`: by how much times of two ranks may be wrong. `shift_s`: by
+    how much more than was measured a machine's clock had to be set so that no message arrives before it left.
     """
 
     size: int
@@ -106,6 +107,16 @@ class Trace:
     begin_s: float
     end_s: float
     clock_error_s: float
+    shift_s: float = 0.0
+
+    def part(self, name: str) -> Trace | None:
+        """Return a part of the recording as one of its own; None if no rank has it."""
+        logs = []
+        for log in self.logs.values():
+            events = next((part.events for part in log.parts if part.name == name), None)
+            if events is not None:
+                logs.append(log._replace(events=events, parts=(), lost=0))
+        return merge(logs) if logs else None
 
     @property
     def lost(self) -> dict[int, int]:
@@ -147,6 +158,9 @@ def merge(logs: Iterable[RankLog]) -> Trace:
     by_rank = {log.rank: log for log in sorted(logs)}
     if not by_rank:
         raise ValueError("expected the recordings of ranks, got none")
+    shifts = _shifts(by_rank, _matched(by_rank))
+    by_rank = {rank: log.moved(shifts[log.machine]) for rank, log in by_rank.items()}
+    shift_s = max(shifts.values()) - min(shifts.values())
     times = [log.begin_s for log in by_rank.values()]
     for log in by_rank.values():
         times += [log.end_s] if log.end_s is not None else []
@@ -158,10 +172,42 @@ def merge(logs: Iterable[RankLog]) -> Trace:
         collectives=_joined(by_rank),
         begin_s=min(log.begin_s for log in by_rank.values()),
         end_s=max(times),
-        clock_error_s=2 * max(log.clock_error_s for log in by_rank.values()),
+        clock_error_s=max(2 * max(log.clock_error_s for log in by_rank.values()), shift_s),
+        shift_s=shift_s,
     )
 
 
+def _shifts(logs: Mapping[int, RankLog], messages: Sequence[Message]) -> dict[int, float]:
+    """Return by how much to set the clock of each machine so that no message arrives before it left.
+
+    The measured clocks may be wrong by a little, and two clocks drift apart in a long run. The shifts are 0
+    if there is no need. If the clocks drift so far that no shift fits all messages, they are 0, too, and the
+    arrows of those messages have no length.
+    """
+    machines = sorted({log.machine for log in logs.values()})
+    # The clock of `dest` minus that of `source` must be set by at least as much.
+    least: dict[tuple[int, int], float] = {}
+    for message in messages:
+        if message.send is None or message.completion is None or message.completion.end_s is None:
+            continue
+        link = logs[message.send.rank].machine, logs[message.completion.rank].machine
+        early_s = message.send.begin_s - message.completion.end_s
+        if link[0] != link[1]:
+            least[link] = max(least.get(link, early_s), early_s)
+    shifts = dict.fromkeys(machines, 0.0)
+    for _ in machines:
+        is_done = True
+        for (source, dest), seconds in least.items():
+            if shifts[dest] - shifts[source] < seconds - CLOCK_STEP_S:
+                shifts[dest] = shifts[source] + seconds
+                is_done = False
+        if is_done:
+            first = shifts[machines[0]]
+            return {machine: shift - first for machine, shift in shifts.items()}
+    return dict.fromkeys(machines, 0.0)
+
+
+CLOCK_STEP_S = 1e-9  # by which the sum of two times may be wrong
 SENDS, RECEIVES = (Kind.SEND, Kind.START_SEND), (Kind.RECEIVE, Kind.START_RECEIVE)
 
 
@@ -173,7 +219,7 @@ def _matched(logs: Mapping[int, RankLog]) -> list[Message]:
             if event.kind in SENDS and not _was_refused(event):
                 sends[event.comm, rank, event.peer, event.tag].append(event)
     messages = []
-    for rank, log in logs.items():
+    for log in logs.values():
         completions = {
             event.request: event for event in log.events if event.kind in (Kind.COMPLETE, Kind.CANCELLED)
         }
@@ -184,11 +230,24 @@ def _matched(logs: Mapping[int, RankLog]) -> list[Message]:
             is_over = completion is not None and completion.kind is not Kind.CANCELLED
             if completion is None or not is_over or completion.end_s is None or completion.has_failed:
                 continue
-            waiting = sends[completion.comm, completion.peer, rank, completion.tag]
-            send = waiting.popleft() if waiting else None
+            send = _taken_from(sends, completion)
             messages.append(_message(send, event, completion))
     messages += [_message(send, None, None) for waiting in sends.values() for send in waiting]
     return sorted(messages, key=lambda message: message.left_s or message.asked_s or 0.0)
+
+
+def _taken_from(sends: Mapping[tuple[Any, ...], deque[Event]], completion: Event) -> Event | None:
+    """Take the send that a receive has completed out of those that wait; None if there is none."""
+    comm, rank, peer, tag = completion.comm, completion.rank, completion.peer, completion.tag
+    waiting = sends.get((comm, peer, rank, tag))
+    if not waiting and (peer < 0 or tag < 0):  # which message it was is not known: the first that fits
+        fitting = [
+            queue
+            for (of_comm, source, dest, of_tag), queue in sends.items()
+            if queue and (of_comm, dest) == (comm, rank) and peer in (source, -1) and tag in (of_tag, -1)
+        ]
+        waiting = min(fitting, key=lambda queue: queue[0].begin_s, default=None)
+    return waiting.popleft() if waiting else None
 
 
 def _was_refused(send: Event) -> bool:
@@ -262,7 +321,7 @@ def _spans(trace: Trace, rank: int, others: Mapping[tuple[int, int], _Other]) ->
     for index, event in enumerate(calls):
         following = calls[index + 1].begin_s if index + 1 < len(calls) else end_of_rank
         end_s = event.end_s
-        if end_s is None or (event.has_failed and index + 1 == len(calls)):
+        if end_s is None or (event.never_ended and index + 1 == len(calls)):
             end_s = following
         begin_s = max(event.begin_s, at)
         if end_s <= begin_s:  # the second part of an exchange
@@ -271,7 +330,8 @@ def _spans(trace: Trace, rank: int, others: Mapping[tuple[int, int], _Other]) ->
             yield Span("compute", at, begin_s, None)
         other = others.get((rank, event.number))
         if event.end_s is None or event.has_failed:
-            yield Span("wait", begin_s, end_s, event, _missing(trace, event))
+            missing = _missing(trace, event) if event.never_ended else ()
+            yield Span("wait", begin_s, end_s, event, missing)
         else:
             came_s = begin_s if other is None else min(max(other.came_s, begin_s), end_s)
             if came_s > begin_s and other is not None:
@@ -394,9 +454,11 @@ def _span(  # noqa: PLR0917
 
 
 def _label(event: Event) -> str:
+    if event.kind is Kind.RAISED:
+        return event.error
     if event.peer < 0:
         return event.operation
-    arrow = "→" if event.kind in SENDS else "←"
+    arrow = "→" if event.kind in SENDS or event.is_of_send else "←"
     return f"{event.operation} {arrow} {event.peer}"
 
 
@@ -408,8 +470,10 @@ def _details(event: Event) -> dict[str, Any]:
         details["tag"] = event.tag
     if event.root >= 0:
         details["root"] = event.root
-    if event.end_s is None or event.has_failed:
-        details["ended"] = "never" if event.end_s is None else "with an error"
+    if event.never_ended:
+        details["ended"] = "never"
+    elif event.has_failed:
+        details["ended"] = event.error
     return details
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from mpiwatch.recorder import reserve
 
-MAGIC = b"mpitrc01"
+MAGIC = b"mpitrc02"
 EVENTS = 10_000  # that a rank records
 TEXT_BYTES = 1 << 20
 VALUES_BYTES = 128  # of a buffer that a row has room for
@@ -30,6 +30,8 @@ class Kind(IntEnum):
 
     COMPLETE: a request was seen to be complete, in the call WAIT with the same number. CANCELLED: the same
     for one that was cancelled. A SEND and a RECEIVE with the same number are one call, such as Sendrecv.
+    RAISED: the rank's program has ended with an error. PART: the rows below belong to the part of the
+    recording that `operation` names; an empty name stands for the recording itself.
     """
 
     SEND = 1
@@ -42,6 +44,12 @@ class Kind(IntEnum):
     COMPLETE = 8
     CANCELLED = 9
     PROBE = 10
+    RAISED = 11
+    PART = 12
+
+
+STARTS = Kind.START_SEND, Kind.START_RECEIVE, Kind.START_COLLECTIVE
+ENDS = Kind.WAIT, Kind.COMPLETE, Kind.CANCELLED
 
 
 class Head(NamedTuple):
@@ -49,7 +57,7 @@ class Head(NamedTuple):
 
     `clock_offset_s`: what to add to this rank's times to get those of rank 0; `clock_error_s`: how far that
     may be wrong. `own_s`: the time that recording has taken. `events`: how many there were, also those for
-    which there was no room.
+    which there was no room. `machine`: the number of the rank's machine; ranks of one machine share a clock.
     """
 
     magic: bytes
@@ -58,6 +66,7 @@ class Head(NamedTuple):
     capacity: int
     events: int
     text_bytes: int
+    machine: int
     begin_s: float
     end_s: float  # 0 as long as the recording goes on
     clock_offset_s: float
@@ -65,17 +74,18 @@ class Head(NamedTuple):
     own_s: float
 
 
-HEAD = Struct("=8s5q5d")
+HEAD = Struct("=8s6q5d")
 _INTEGER, _REAL = Struct("=q"), Struct("=d")
 # Where each field of the head stands: 8 bytes each.
 _OFFSETS = {name: 8 * index for index, name in enumerate(Head._fields)}
 
-# The fields of a row: number, kind, dtype; operation, communicator, peer, tag, root, line; bytes, items,
-# request; begin, end; values.
-ROW = Struct(f"=qbc6i3q2d{VALUES_BYTES}s")
+# The fields of a row: number, kind, dtype; operation, communicator, peer, tag, root, line, error; bytes,
+# items, request, address, offset, whole; begin, end; values.
+ROW = Struct(f"=qbc7i6q2d{VALUES_BYTES}s")
 _DTYPE_OFFSET = Struct("=qb").size
 _PEER_AND_TAG, _PEER_OFFSET = Struct("=2i"), Struct("=qbc2i").size
-_BYTES_OFFSET = Struct("=qbc6i").size
+_NUMBER_OF_TEXT, _ERROR_OFFSET = Struct("=i"), Struct("=qbc6i").size
+_BYTES_OFFSET = Struct("=qbc7i").size
 _ITEMS_OFFSET, _REQUEST_OFFSET = _BYTES_OFFSET + 8, _BYTES_OFFSET + 16
 _END_OFFSET = ROW.size - VALUES_BYTES - _REAL.size
 _VALUES_OFFSET = ROW.size - VALUES_BYTES
@@ -98,9 +108,13 @@ class Event(NamedTuple):
     """A row: a call of this rank, or a part of one.
 
     `peer` and `root` are ranks of the world; -1 stands for any, or for none. `nbytes`: -1 if not known.
-    `end_s`: None if the call has not ended; `has_failed`: it has raised an error then. `request`: the number
-    of the request that it starts, or that it waits for first; 0 for none. `line`: where the program made the
-    call. Times are those of rank 0's clock, in seconds.
+    `end_s`: None if the call has not ended; `has_failed`: it has raised an error then, whose first words are
+    `error`; they are empty for a call that was ended because it could never return. `request`: the number of
+    the request that it starts, or that it waits for first; 0 for none. `line`: where the program made the
+    call. `address`: where the array is in this rank's memory that is sent or received into; 0 if not known.
+    It begins `offset` bytes behind the start of the array that owns the memory, which has `whole` bytes.
+    `is_of_send`: of a wait or the end of a request, whether that is a send's.
+    Times are those of rank 0's clock, in seconds.
     """
 
     rank: int
@@ -118,10 +132,30 @@ class Event(NamedTuple):
     request: int
     line: str
     values: Values | None
+    error: str = ""
+    address: int = 0
+    offset: int = 0
+    whole: int = 0
+    is_of_send: bool = False
+
+    @property
+    def never_ended(self) -> bool:
+        """Return whether the call has not returned: it was ended because it never could, or was killed."""
+        return self.end_s is None or (self.has_failed and not self.error)
+
+
+class Part(NamedTuple):
+    """A part of a recording that is not the program's own, by its name."""
+
+    name: str
+    events: list[Event]
 
 
 class RankLog(NamedTuple):
-    """What a rank has recorded. `lost`: how many events there was no room for."""
+    """What a rank has recorded. `lost`: how many events there was no room for.
+
+    `machine`: the number of its machine; ranks of one machine share a clock.
+    """
 
     rank: int
     size: int
@@ -131,12 +165,38 @@ class RankLog(NamedTuple):
     own_s: float
     lost: int
     events: list[Event]
+    machine: int = 0
+    parts: tuple[Part, ...] = ()
+
+    def moved(self, shift_s: float) -> RankLog:
+        """Return the same log on a clock that shows so much more."""
+        if not shift_s:
+            return self
+        parts = tuple(part._replace(events=_moved(part.events, shift_s)) for part in self.parts)
+        end_s = None if self.end_s is None else self.end_s + shift_s
+        begin_s, events = self.begin_s + shift_s, _moved(self.events, shift_s)
+        return self._replace(begin_s=begin_s, end_s=end_s, events=events, parts=parts)
+
+
+def _moved(events: list[Event], shift_s: float) -> list[Event]:
+    return [
+        event._replace(
+            begin_s=event.begin_s + shift_s, end_s=None if event.end_s is None else event.end_s + shift_s
+        )
+        for event in events
+    ]
 
 
 class LogWriter:
-    """The log of this process, at `path`; it exists until `close`, and its file stays."""
+    """The log of this process, at `path`; its file stays.
 
-    def __init__(self, path: str, rank: int, size: int, begin_s: float, capacity: int = EVENTS) -> None:
+    Threads may be inside calls when a recording ends: what they write then is not in its content. The memory
+    is given back with the last of these calls.
+    """
+
+    def __init__(  # noqa: PLR0917
+        self, path: str, rank: int, size: int, begin_s: float, capacity: int = EVENTS, machine: int = 0
+    ) -> None:
         self.path, self.capacity = path, capacity
         self.text_offset = HEAD.size + capacity * ROW.size
         total = self.text_offset + TEXT_BYTES
@@ -150,7 +210,7 @@ class LogWriter:
         self.text_end = self.text_offset
         self.numbers = count()
         self.is_finished = False
-        head = Head(MAGIC, rank, size, capacity, 0, 0, begin_s, 0.0, 0.0, 0.0, 0.0)
+        head = Head(MAGIC, rank, size, capacity, 0, 0, machine, begin_s, 0.0, 0.0, 0.0, 0.0)
         HEAD.pack_into(self.memory, 0, *head)
 
     def text(self, text: str) -> int:
@@ -176,10 +236,23 @@ class LogWriter:
         _INTEGER.pack_into(self.memory, _OFFSETS["events"], number + 1)
         return HEAD.size + number * ROW.size if number < self.capacity else 0
 
-    def end(self, row: int, end_s: float, *, failed: bool = False) -> None:
-        """Note when the call of a row has ended, and whether it has `failed`: it has raised an error."""
+    def end(self, row: int, end_s: float) -> None:
+        """Note when the call of a row has ended."""
         if row:
-            _REAL.pack_into(self.memory, row + _END_OFFSET, -end_s if failed else end_s)
+            _REAL.pack_into(self.memory, row + _END_OFFSET, end_s)
+
+    def fail(self, row: int, end_s: float, error: str) -> None:
+        """Note when the call of a row has raised an error, and its first words; empty: see `Event`."""
+        if row:
+            _NUMBER_OF_TEXT.pack_into(self.memory, row + _ERROR_OFFSET, self.text(error))
+            _REAL.pack_into(self.memory, row + _END_OFFSET, -end_s)
+
+    def note(self, kind: Kind, number: int, operation: str, line: str, now_s: float, error: str = "") -> None:  # noqa: PLR0917
+        """Write a row that is about no call."""
+        row = self.row()
+        if row:
+            texts = self.text(operation), 0, -1, -1, -1, self.text(line), self.text(error)
+            ROW.pack_into(self.memory, row, number, kind, b"\0", *texts, -1, 0, 0, 0, 0, 0, now_s, now_s, b"")
 
     def request(self, row: int, number: int) -> None:
         """Note the number of the request that a call has started."""
@@ -228,10 +301,6 @@ class LogWriter:
         # Without the rows that are not in use, so that little has to be sent.
         return HEAD.pack(*head) + bytes(self.memory[HEAD.size : used]) + texts
 
-    def close(self) -> None:
-        """Give the memory back; the file stays."""
-        self.memory.close()
-
 
 def end_log(path: str, end_s: float) -> None:
     """Note in the log of a rank that was ended when this was, on the rank's own clock."""
@@ -268,11 +337,30 @@ def read(content: bytes) -> RankLog:
     rows = min(head.events, head.capacity)
     first_text = HEAD.size + rows * ROW.size
     texts = ["", *content[first_text : first_text + head.text_bytes].decode(errors="replace").split("\0")]
-    events = list(_events(content, head, rows, texts))
+    by_part: dict[str, list[Event]] = {"": []}
+    name = ""
+    for event in _events(content, head, rows, texts):
+        if event.kind is Kind.PART:
+            name = event.operation
+        else:
+            by_part.setdefault(name, []).append(event)
+    events = _with_sends(by_part.pop(""))
+    parts = tuple(Part(name, _with_sends(events_of_part)) for name, events_of_part in by_part.items())
     end_s = head.end_s + head.clock_offset_s if head.end_s else None
     begin_s = head.begin_s + head.clock_offset_s
     lost = head.events - rows
-    return RankLog(head.rank, head.size, begin_s, end_s, head.clock_error_s, head.own_s, lost, events)
+    return RankLog(
+        rank=head.rank,
+        size=head.size,
+        begin_s=begin_s,
+        end_s=end_s,
+        clock_error_s=head.clock_error_s,
+        own_s=head.own_s,
+        lost=lost,
+        events=events,
+        machine=head.machine,
+        parts=parts,
+    )
 
 
 def _events(content: bytes, head: Head, rows: int, texts: list[str]) -> Iterator[Event]:
@@ -288,9 +376,13 @@ def _events(content: bytes, head: Head, rows: int, texts: list[str]) -> Iterator
             tag,
             root,
             line,
+            error,
             nbytes,
             items,
             request,
+            address,
+            offset,
+            whole,
             begin,
             end,
             raw,
@@ -313,7 +405,22 @@ def _events(content: bytes, head: Head, rows: int, texts: list[str]) -> Iterator
             request=request,
             line=_text(texts, line),
             values=_values(dtype.decode("latin1"), items, raw),
+            error=_text(texts, error),
+            address=address,
+            offset=offset,
+            whole=whole,
         )
+
+
+def _with_sends(events: list[Event]) -> list[Event]:
+    """Return the events; those that are about the request of a send say so."""
+    starts = {event.request: event.kind for event in events if event.kind in STARTS}
+    return [
+        event._replace(is_of_send=True)
+        if event.kind in ENDS and starts.get(event.request) is Kind.START_SEND
+        else event
+        for event in events
+    ]
 
 
 def _text(texts: list[str], number: int) -> str:

@@ -15,22 +15,24 @@ import reprlib
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from time import monotonic, thread_time
+from time import monotonic
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch import messages
+from mpiwatch import messages, modes
 from mpiwatch.arguments import NO_BUFFER, flat, is_in_place, nbytes
 from mpiwatch.collectives import outside_wrappers
 from mpiwatch.communicators import WatchedComm
 from mpiwatch.forwarding import add_methods
 from mpiwatch.library_calls import RawIntracomm
-from mpiwatch.places import place_of
+from mpiwatch.places import place_in, place_of
+from mpiwatch.places import text_of as text_of_error
 from mpiwatch.processes import FLIGHT_RECORDER, SHM, print_error
 from mpiwatch.report import (
     MAKERS,
@@ -44,16 +46,22 @@ from mpiwatch.report import (
 from mpiwatch.requests import OF_ONE, WAITS
 from mpiwatch.trace_files import log_file
 from mpiwatch.trace_log import EVENTS, OBJECT, ROW, VALUES_BYTES, Kind, LogWriter
-from mpiwatch.waiting import world_ranks
+from mpiwatch.waiting import HangError, world_ranks
 
 # NumPy's letters of dtypes -> those of Python's `struct` in standard sizes.
-LETTERS = {letter: letter for letter in "?bBhHiIqQefd"}
+LETTERS = {letter: letter.encode() for letter in "?bBhHiIqQefd"}
 LETTERS |= {
-    "l": "q" if np.dtype("l").itemsize == 8 else "i",
-    "L": "Q" if np.dtype("L").itemsize == 8 else "I",
+    "l": b"q" if np.dtype("l").itemsize == 8 else b"i",
+    "L": b"Q" if np.dtype("L").itemsize == 8 else b"I",
 }
 NO_VALUES = b"\0", 0, b""
+NOWHERE = 0, 0, 0
+Get_address = MPI.Get_address
 MOST_FRAMES = 100  # between a call and the program's first line
+# A step of recording takes a few µs. A longer one was interrupted: the system ran another process meanwhile.
+# (The processor time of the thread would not count that, but to ask for it takes longer than the step.)
+MOST_OWN_S = 1e-4
+ERROR_CHARACTERS = 100
 
 ROUND_TRIPS = 20  # to compare the clocks of two machines
 
@@ -84,8 +92,9 @@ class Recorder:
         self.requests: dict[int, Request] = {}  # by the identities of their `made`
         self.templates: dict[int, Request] = {}  # persistent requests, in the same way
         self.lines: dict[Any, tuple[int, list[CodeType]]] = {}
-        self.own_s = 0.0  # of this thread's processor time
+        self.own_s = 0.0  # that recording has taken
         self.cells = 0  # of a session, that have begun since the recording has
+        self.part = ""  # of the recording, to which calls belong now
 
     def begin(  # noqa: PLR0917
         self,
@@ -101,32 +110,33 @@ class Recorder:
         root: int = -1,
         request: int = 0,
         size: int | None = None,
+        into: Any = None,
     ) -> Call:
-        """Write a row as a call begins. `peer` and `root` are ranks of `comm`."""
-        entered_s = thread_time()
+        """Write a row as a call begins. `peer` and `root` are ranks of `comm`; `into`: a receive's buffer."""
+        entered_s = monotonic()
         log = self.log
         row = log.row()
         number = number or next(self.numbers)
         if row:
-            letter, items, raw = shown(buffer, is_object=not operation[0].isupper())
+            letter, items, raw = shown(buffer, not operation[0].isupper())
             size = size_of(buffer, operation) if size is None else size
-            fields = (
-                log.text(operation),
-                log.text(name_of(comm)) if comm is not None else 0,
-                comm._world_rank(peer) if comm is not None else -1,
-                tag,
-                comm._world_rank(root) if comm is not None else -1,
-                self.line(frame),
-            )
+            peer = comm._world_rank(peer) if peer >= 0 else -1
+            root = comm._world_rank(root) if root >= 0 else -1
+            texts = log.text(operation), log.text(name_of(comm))
+            line = self.line(frame)
+            memory = memory_of(buffer if into is None else into)
             began_s = monotonic()
             ROW.pack_into(
-                log.memory, row, number, kind, letter, *fields, size, items, request, began_s, 0.0, raw
-            )
-        self.own_s += thread_time() - entered_s
+                log.memory, row, number, kind, letter, *texts, peer, tag, root, line, 0, size, items, request,
+                *memory, began_s, 0.0, raw,
+            )  # fmt: skip
+            self.own_s += min(began_s - entered_s, MOST_OWN_S)
         return Call(self, row, number)
 
     def line(self, frame: FrameType | None) -> int:
-        """Return the number of the text that names the program's line which led to a frame."""
+        """Return the number of the text that names the program's line which led to a frame; 0 in a part."""
+        if self.part:
+            return 0
         key: list[tuple[int, int]] = []
         codes = []
         at = frame
@@ -159,41 +169,81 @@ class Call(NamedTuple):
     row: int
     number: int
 
-    def end(self, *, failed: bool = False) -> None:
+    def end(self) -> None:
         """Note that the call has ended."""
-        self.recorder.log.end(self.row, monotonic(), failed=failed)
+        self.recorder.log.end(self.row, monotonic())
+
+    def fail(self, error: BaseException) -> None:
+        """Note that the call has raised an error."""
+        self.recorder.log.fail(self.row, monotonic(), words_of(error))
 
     def received(self, comm: Any, status: MPI.Status, values: Any, *, is_object: bool) -> None:
         """Note that the call, a receive, has ended, and what has come."""
-        ended_s, entered_s = monotonic(), thread_time()
+        ended_s = monotonic()
         if self.row:
             peer, tag = comm._world_rank(status.source), status.tag
             self.recorder.log.message(
-                self.row, peer, tag, status.Get_count(MPI.BYTE), ended_s, shown(values, is_object=is_object)
+                self.row, peer, tag, status.Get_count(MPI.BYTE), ended_s, shown(values, is_object)
             )
-        self.recorder.own_s += thread_time() - entered_s
+            self.recorder.own_s += min(monotonic() - ended_s, MOST_OWN_S)
 
     def values(self, buffer: Any, *, is_object: bool) -> None:
         """Note that the call has ended, and what its buffer holds now."""
-        ended_s, entered_s = monotonic(), thread_time()
+        ended_s = monotonic()
         if self.row:
-            self.recorder.log.values(self.row, ended_s, shown(buffer, is_object=is_object))
-        self.recorder.own_s += thread_time() - entered_s
+            self.recorder.log.values(self.row, ended_s, shown(buffer, is_object))
+            self.recorder.own_s += min(monotonic() - ended_s, MOST_OWN_S)
 
 
-def shown(buffer: Any, *, is_object: bool) -> Shown:
+def words_of(error: BaseException) -> str:
+    """Return the first words of an error; nothing if it has ended a call that could never return."""
+    if isinstance(error, (HangError, KeyboardInterrupt)):
+        return ""
+    text = text_of_error(error)
+    words = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return words if len(words) <= ERROR_CHARACTERS else words[: ERROR_CHARACTERS - 1] + "…"
+
+
+def shown(buffer: Any, is_object: bool) -> Shown:
     """Return the first values of a buffer, or a text that shows an object."""
     if is_object:
         return text_of(buffer)
+    if buffer is None:
+        return NO_VALUES
     try:
-        array = buffer if type(buffer) is np.ndarray else flat(buffer)
-        if array is None or array.dtype.char not in LETTERS or not array.flags.forc:
-            return NO_VALUES
-        letter = LETTERS[array.dtype.char]
-        first = array.ravel(order="K")[: VALUES_BYTES // array.itemsize]
-        return letter.encode(), array.size, first.tobytes()
+        return first_values(buffer if type(buffer) is np.ndarray else flat(buffer))
     except Exception:  # mpi4py says what is wrong with a buffer
         return NO_VALUES
+
+
+def first_values(array: np.ndarray | None) -> Shown:
+    """Return the first values of an array, if Python's `struct` can read them."""
+    if array is None or not array.flags.forc:
+        return NO_VALUES
+    dtype = array.dtype
+    letter = LETTERS.get(dtype.char, b"")
+    if not letter:
+        return NO_VALUES
+    if array.nbytes > VALUES_BYTES:
+        values = array if array.ndim == 1 else array.ravel(order="K")
+        return letter, values.size, values[: VALUES_BYTES // dtype.itemsize].tobytes()
+    return letter, array.size, array.tobytes(order="A")
+
+
+def memory_of(buffer: Any) -> tuple[int, int, int]:
+    """Return where an array is, how far behind the start of the array that owns the memory, and its bytes."""
+    if type(buffer) is not np.ndarray:
+        return NOWHERE
+    try:
+        address: int = Get_address(buffer)
+        base = buffer.base
+        if base is None:
+            return address, 0, buffer.nbytes
+        while type(base.base) is np.ndarray:
+            base = base.base
+        return address, address - Get_address(base), base.nbytes
+    except Exception:  # it is not contiguous, or its memory is not an array's
+        return NOWHERE
 
 
 def text_of(thing: Any) -> Shown:
@@ -253,21 +303,22 @@ class RecordedComm:
     def _record_send(self, name: str, given: dict[str, Any]) -> Any:
         """Record a blocking send."""
         call = _method(self, name)
-        if given["dest"] == MPI.PROC_NULL or recorder is None:
+        active = recorder
+        if active is None or given["dest"] == MPI.PROC_NULL:
             return call(**given)
         buffer = given["buf"] if "buf" in given else given["obj"]
-        noted = recorder.begin(Kind.SEND, name, self, given["dest"], given["tag"], buffer, _getframe(2))
+        noted = active.begin(Kind.SEND, name, self, given["dest"], given["tag"], buffer, _getframe(2))
         return _completed(noted, call, given)
 
     def _record_receive(self, name: str, given: dict[str, Any]) -> Any:
         """Record a blocking receive."""
         call = _method(self, name)
-        if given["source"] == MPI.PROC_NULL or recorder is None:
+        active = recorder
+        if active is None or given["source"] == MPI.PROC_NULL:
             return call(**given)
         status = given["status"] = given["status"] or MPI.Status()
-        noted = recorder.begin(
-            Kind.RECEIVE, name, self, given["source"], given["tag"], None, _getframe(2), size=-1
-        )
+        source, tag, into = given["source"], given["tag"], given["buf"]
+        noted = active.begin(Kind.RECEIVE, name, self, source, tag, None, _getframe(2), size=-1, into=into)
         result = _made(noted, call, given)
         is_object = name == "recv"
         noted.received(self, status, result if is_object else given["buf"], is_object=is_object)
@@ -276,24 +327,26 @@ class RecordedComm:
     def _record_exchange(self, name: str, given: dict[str, Any]) -> Any:
         """Record a Sendrecv, sendrecv or Sendrecv_replace."""
         call = _method(self, name)
-        if recorder is None:
+        active = recorder
+        if active is None:
             return call(**given)
         frame, sent, received = _getframe(2), None, None
         status = given["status"] = given["status"] or MPI.Status()
         buffer = next(given[key] for key in ("sendbuf", "sendobj", "buf") if key in given)
         if given["dest"] != MPI.PROC_NULL:
-            sent = recorder.begin(Kind.SEND, name, self, given["dest"], given["sendtag"], buffer, frame)
+            sent = active.begin(Kind.SEND, name, self, given["dest"], given["sendtag"], buffer, frame)
         if given["source"] != MPI.PROC_NULL:
             number = sent.number if sent is not None else 0
             source, tag = given["source"], given["recvtag"]
-            received = recorder.begin(
-                Kind.RECEIVE, name, self, source, tag, None, frame, number=number, size=-1
+            into = given.get("recvbuf", buffer)
+            received = active.begin(
+                Kind.RECEIVE, name, self, source, tag, None, frame, number=number, size=-1, into=into
             )
         try:
             result = call(**given)
-        except BaseException:
+        except BaseException as error:
             for noted in filter(None, (sent, received)):
-                noted.end(failed=True)
+                noted.fail(error)
             raise
         if sent is not None:
             sent.end()
@@ -306,11 +359,12 @@ class RecordedComm:
     def _record_matched_probe(self, name: str, given: dict[str, Any]) -> Any:
         """Record a Mprobe or Improbe that has taken a message out of the queue, as its receive."""
         call = _method(self, name)
-        if recorder is None:
+        active = recorder
+        if active is None:
             return call(**given)
         status = given["status"] = given["status"] or MPI.Status()
         if name.lower() == "mprobe":
-            noted = recorder.begin(
+            noted = active.begin(
                 Kind.RECEIVE, name, self, given["source"], given["tag"], None, _getframe(2), size=-1
             )
             message = _made(noted, call, given)
@@ -318,7 +372,7 @@ class RecordedComm:
             message = call(**given)
             if message is None or message == MPI.MESSAGE_NO_PROC:
                 return message
-            noted = recorder.begin(
+            noted = active.begin(
                 Kind.RECEIVE, name, self, given["source"], given["tag"], None, _getframe(2), size=-1
             )
         noted.received(self, status, None, is_object=False)
@@ -327,9 +381,10 @@ class RecordedComm:
     def _record_probe(self, name: str, given: dict[str, Any]) -> Any:
         """Record a Probe."""
         call = _method(self, name)
-        if recorder is None:
+        active = recorder
+        if active is None:
             return call(**given)
-        noted = recorder.begin(
+        noted = active.begin(
             Kind.PROBE, name, self, given["source"], given["tag"], None, _getframe(2), size=-1
         )
         return _completed(noted, call, given)
@@ -337,12 +392,13 @@ class RecordedComm:
     def _record_collective(self, name: str, given: dict[str, Any]) -> Any:
         """Record a blocking collective, or a method that makes a communicator."""
         call = _method(self, name)
-        if recorder is None:
+        active = recorder
+        if active is None:
             return call(**given)
         buffer = _sent_in_collective(given)
         root = given.get("root", -1)
         root = root if isinstance(root, int) else -1
-        noted = recorder.begin(Kind.COLLECTIVE, name, self, -1, -1, buffer, _getframe(2), root=root)
+        noted = active.begin(Kind.COLLECTIVE, name, self, -1, -1, buffer, _getframe(2), root=root)
         result = _made(noted, call, given)
         is_object = name in OF_OBJECTS
         if name in MAKERS or (result is None and is_object):
@@ -354,7 +410,8 @@ class RecordedComm:
     def _record_start(self, name: str, given: dict[str, Any]) -> Any:
         """Record the start of a message with a request."""
         call = _method(self, name)
-        if recorder is None:
+        active = recorder
+        if active is None:
             return call(**given)
         kind = Kind.START_RECEIVE if name in NONBLOCKING_RECEIVES else Kind.START_SEND
         peer = given["source"] if kind is Kind.START_RECEIVE else given["dest"]
@@ -363,51 +420,58 @@ class RecordedComm:
         buffer = given["buf"] if "buf" in given else given["obj"]
         is_receive = kind is Kind.START_RECEIVE
         shown_buffer, size = (None, -1) if is_receive else (buffer, None)
-        noted = recorder.begin(kind, name, self, peer, given["tag"], shown_buffer, _getframe(2), size=size)
+        noted = active.begin(
+            kind, name, self, peer, given["tag"], shown_buffer, _getframe(2), size=size, into=buffer
+        )
         request = _completed(noted, call, given)
-        recorder.log.request(noted.row, noted.number)
-        _keep(request, Request(None, noted.number, kind, self, peer, given["tag"], buffer))  # type: ignore[arg-type]
+        active.log.request(noted.row, noted.number)
+        _keep(active, request, Request(None, noted.number, kind, self, peer, given["tag"], buffer))  # type: ignore[arg-type]
         return request
 
     def _record_start_of_both(self, name: str, given: dict[str, Any]) -> Any:
         """Record the start of an Isendrecv or Isendrecv_replace."""
         call = _method(self, name)
-        if recorder is None:
+        active = recorder
+        if active is None:
             return call(**given)
         frame, number = _getframe(2), 0
         if given["dest"] != MPI.PROC_NULL:
             buffer = given.get("sendbuf", given.get("buf"))
-            sent = recorder.begin(Kind.START_SEND, name, self, given["dest"], given["sendtag"], buffer, frame)
+            sent = active.begin(Kind.START_SEND, name, self, given["dest"], given["sendtag"], buffer, frame)
             number = sent.number
-            recorder.log.request(sent.row, number)
+            active.log.request(sent.row, number)
             sent.end()
         if given["source"] == MPI.PROC_NULL:
             return call(**given)
         peer, tag = given["source"], given["recvtag"]
-        noted = recorder.begin(Kind.START_RECEIVE, name, self, peer, tag, None, frame, number=number, size=-1)
-        request = _completed(noted, call, given)
-        recorder.log.request(noted.row, noted.number)
         buffer = given.get("recvbuf", given.get("buf"))
-        _keep(request, Request(None, noted.number, Kind.START_RECEIVE, self, peer, tag, buffer))  # type: ignore[arg-type]
+        noted = active.begin(
+            Kind.START_RECEIVE, name, self, peer, tag, None, frame, number=number, size=-1, into=buffer
+        )
+        request = _completed(noted, call, given)
+        active.log.request(noted.row, noted.number)
+        _keep(active, request, Request(None, noted.number, Kind.START_RECEIVE, self, peer, tag, buffer))  # type: ignore[arg-type]
         return request
 
     def _record_start_of_collective(self, name: str, given: dict[str, Any]) -> Any:
         """Record the start of a non-blocking collective."""
         call = _method(self, name)
-        if recorder is None:
+        active = recorder
+        if active is None:
             return call(**given)
         buffer, root = _sent_in_collective(given), given.get("root", -1)
-        noted = recorder.begin(Kind.START_COLLECTIVE, name, self, -1, -1, buffer, _getframe(2), root=root)
+        noted = active.begin(Kind.START_COLLECTIVE, name, self, -1, -1, buffer, _getframe(2), root=root)
         request = _completed(noted, call, given)
-        recorder.log.request(noted.row, noted.number)
+        active.log.request(noted.row, noted.number)
         result = _received_in_collective(given)
-        _keep(request, Request(None, noted.number, Kind.START_COLLECTIVE, self, -1, -1, result))  # type: ignore[arg-type]
+        _keep(active, request, Request(None, noted.number, Kind.START_COLLECTIVE, self, -1, -1, result))  # type: ignore[arg-type]
         return request
 
     def _record_persistent(self, name: str, given: dict[str, Any]) -> Any:
         """Note what a persistent request sends or receives: it is recorded when it starts."""
         request = _method(self, name)(**given)
-        if recorder is None:
+        active = recorder
+        if active is None:
             return request
         if name in NONBLOCKING_COLLECTIVES:
             kind, peer, tag = Kind.START_COLLECTIVE, -1, -1
@@ -418,13 +482,17 @@ class RecordedComm:
             tag, buffer = given["tag"], given["buf"]
         made = getattr(request, "made", None)
         if made is not None and peer != MPI.PROC_NULL:
-            recorder.templates[id(made)] = Request(made, 0, kind, self, peer, tag, buffer)  # type: ignore[arg-type]
+            active.templates[id(made)] = Request(made, 0, kind, self, peer, tag, buffer)  # type: ignore[arg-type]
         return request
 
 
 def _method(comm: Any, name: str) -> Callable[..., Any]:
     """Return the method that a communicator has while calls are not recorded."""
-    method: Callable[..., Any] = getattr(super(WatchedComm, comm), name)
+    before = _methods_before.get(name)
+    if before is not None:
+        method: Callable[..., Any] = before.__get__(comm)
+    else:
+        method = getattr(super(_recorded_class, comm), name)
     return method
 
 
@@ -432,8 +500,8 @@ def _made(noted: Call, call: Callable[..., Any], given: dict[str, Any]) -> Any:
     """Make a call; if it raises an error, note that."""
     try:
         return call(**given)
-    except BaseException:
-        noted.end(failed=True)
+    except BaseException as error:
+        noted.fail(error)
         raise
 
 
@@ -455,11 +523,11 @@ def _received_in_collective(given: dict[str, Any]) -> Any:
     return given.get("recvbuf", given.get("buf"))
 
 
-def _keep(request: Any, about: Request) -> None:
+def _keep(active: Recorder, request: Any, about: Request) -> None:
     """Remember what a request is, until it is complete."""
     made = getattr(request, "made", None)
-    if recorder is not None and made is not None:
-        recorder.requests[id(made)] = about._replace(made=made)
+    if made is not None:
+        active.requests[id(made)] = about._replace(made=made)
 
 
 EXCHANGES = "Sendrecv", "Sendrecv_replace", "sendrecv"
@@ -529,15 +597,16 @@ def _wait(
     name: str, known: Sequence[Request | None], frame: FrameType, wait: Callable[[], Any]
 ) -> tuple[Any, int]:
     """Wait or test; return the result, and the number of the call: 0 for a test, which is not recorded."""
-    if recorder is None or name.lower().startswith("test"):
+    active = recorder
+    if active is None or name.lower().startswith("test"):
         return wait(), 0
     first = next(filter(None, known))
     peer, tag, request = first.peer, first.tag, first.number
-    noted = recorder.begin(Kind.WAIT, name, first.comm, peer, tag, None, frame, request=request, size=-1)
+    noted = active.begin(Kind.WAIT, name, first.comm, peer, tag, None, frame, request=request, size=-1)
     try:
         result = wait()
-    except BaseException:
-        noted.end(failed=True)
+    except BaseException as error:
+        noted.fail(error)
         raise
     noted.end()
     return result, noted.number
@@ -545,8 +614,8 @@ def _wait(
 
 def _known(request: Any) -> Request | None:
     """Return what is known of a request that has not been completed."""
-    made = getattr(request, "made", None)
-    return recorder.requests.get(id(made)) if recorder is not None and made is not None else None
+    made, active = getattr(request, "made", None), recorder
+    return active.requests.get(id(made)) if active is not None and made is not None else None
 
 
 def _note_complete(  # noqa: PLR0917
@@ -558,15 +627,16 @@ def _note_complete(  # noqa: PLR0917
     frame: FrameType,
 ) -> None:
     """Write a row for each request that a wait or a test has completed."""
-    if recorder is None:
+    active = recorder
+    if active is None:
         return
     for place, (index, thing) in enumerate(_completed_by(name, result, len(known))):
         about = known[index] if 0 <= index < len(known) else None
-        if about is None or recorder.requests.pop(id(about.made), None) is None:
+        if about is None or active.requests.pop(id(about.made), None) is None:
             continue
         status = statuses[place]
         kind = Kind.CANCELLED if status.Is_cancelled() else Kind.COMPLETE
-        noted = recorder.begin(
+        noted = active.begin(
             kind,
             name,
             about.comm,
@@ -583,7 +653,7 @@ def _note_complete(  # noqa: PLR0917
         if kind is Kind.COMPLETE and about.kind is Kind.START_RECEIVE and is_known:
             is_object = name[0].islower() and not isinstance(about.buffer, np.ndarray)
             noted.received(about.comm, status, thing if is_object else about.buffer, is_object=is_object)
-        elif kind is Kind.COMPLETE and about.kind is not Kind.START_SEND:
+        elif kind is Kind.COMPLETE and about.made[0][0].isupper():  # of a send, whether it still holds them
             noted.values(about.buffer, is_object=False)
         else:
             noted.end()
@@ -632,11 +702,12 @@ def _recording_start_of_all(start: Callable[..., Any]) -> Callable[..., Any]:
 def _note_start(request: Any, frame: FrameType) -> None:
     """Write a row for a persistent request that starts."""
     made: Any = getattr(request, "made", None)
-    template = recorder.templates.get(id(made)) if recorder is not None else None
-    if recorder is None or template is None:
+    active = recorder
+    template = active.templates.get(id(made)) if active is not None else None
+    if active is None or template is None:
         return
     is_receive = template.kind is Kind.START_RECEIVE
-    noted = recorder.begin(
+    noted = active.begin(
         template.kind,
         made[0],
         template.comm,
@@ -645,15 +716,20 @@ def _note_start(request: Any, frame: FrameType) -> None:
         None if is_receive else template.buffer,
         frame,
         size=-1 if is_receive else None,
+        into=template.buffer,
     )
-    recorder.log.request(noted.row, noted.number)
+    active.log.request(noted.row, noted.number)
     noted.end()
-    recorder.requests[id(made)] = template._replace(number=noted.number)
+    active.requests[id(made)] = template._replace(number=noted.number)
 
 
 # Begin and end
 
 _replaced: list[tuple[type, str, Any]] = []  # what recording has put others in the place of
+# The class whose methods record calls, and those of its own that they take the place of. These stay when a
+# recording ends: a thread may be on its way through a method that records.
+_recorded_class: type = WatchedComm
+_methods_before: dict[str, Any] = {}
 
 
 def begin(path: str, world: Any, capacity: int = EVENTS) -> None:
@@ -661,14 +737,22 @@ def begin(path: str, world: Any, capacity: int = EVENTS) -> None:
 
     `world`: the watched communicator of the world.
     """
-    global recorder  # noqa: PLW0603
+    global recorder, _recorded_class  # noqa: PLW0603
     if recorder is not None:
         end()
-    recorder = Recorder(LogWriter(path, world.rank, world.size, monotonic(), capacity))
+    machine = machines_of(world)[world.rank]
+    recorder = Recorder(LogWriter(path, world.rank, world.size, monotonic(), capacity, machine))
+    # Strict mode has a class of its own, whose methods hide those of the class it derives from.
+    mode = modes.registered
+    _recorded_class = WatchedComm if mode is None else type(mode.world)
+    _methods_before.clear()
     for name, method in vars(RecordedComm).items():
         if callable(method) and name != "__init__":
-            setattr(WatchedComm, name, method)
-            _replaced.append((WatchedComm, name, None))
+            before = vars(_recorded_class).get(name)
+            if before is not None:
+                _methods_before[name] = before
+            _replaced.append((_recorded_class, name, before))
+            setattr(_recorded_class, name, method)
     for kind in (MPI.Request, MPI.Prequest):
         _replace_waits(kind)
     messages._getframe = frame_outside  # type: ignore[assignment]
@@ -693,11 +777,17 @@ def begin_in_program(trace: str, world: Any) -> None:
 
 
 def begin_in_session(world: Any) -> str:
-    """Record the calls of this rank's next cell in a file of its own; return the path."""
+    """Record the calls of this rank's next cell in a file of its own; return the path.
+
+    Collective if the ranks are on several machines: they compare their clocks.
+    """
+    offset_s, error_s = clock_offset(world)
     # Its supervisor removes what has a name like this, should this process be killed.
     folder = SHM if os.path.isdir(SHM) else tempfile.gettempdir()
     path = f"{folder}/{FLIGHT_RECORDER}{os.getpid()}-recording-{secrets.token_hex(8)}"
     begin(path, world)
+    if recorder is not None:
+        recorder.log.set_clock(offset_s, error_s)
     return path
 
 
@@ -718,10 +808,49 @@ def begin_cell() -> None:
             recorder.log.begin(monotonic())
 
 
-def end_cell() -> None:
-    """Note that the cell which is recorded has ended."""
+def end_cell(error: BaseException | None) -> None:
+    """Note that the cell which is recorded has ended, with an error or well."""
     if recorder is not None and recorder.cells == 1:
+        if error is not None:
+            note_error(error)
         recorder.finish()
+
+
+def note_error(error: BaseException) -> None:
+    """Note that what this rank runs ends with an error, unless that has ended a call."""
+    words = words_of(error)
+    if recorder is None or not words:
+        return
+    frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+    number = next(recorder.numbers)
+    recorder.log.note(Kind.RAISED, number, "error", place_in(frames[::-1]), monotonic(), words)
+
+
+@contextlib.contextmanager
+def part(name: str) -> Iterator[None]:
+    """Let the calls inside the block belong to a part of the recording, without their lines.
+
+    The recording itself then begins with the end of the block. Without a recording, do nothing.
+    """
+    active = recorder
+    if active is None:
+        yield
+        return
+    active.part = name
+    active.log.note(Kind.PART, 0, name, "", monotonic())
+    try:
+        yield
+    finally:
+        active.part = ""
+        active.own_s = 0.0
+        active.log.begin(monotonic())
+        active.log.note(Kind.PART, 0, "", "", monotonic())
+
+
+def machines_of(world: Any) -> list[int]:
+    """Return the number of each rank's machine."""
+    watch = world.watch
+    return watch.machines if watch is not None else [0] * world.size
 
 
 def clock_offset(world: Any) -> tuple[float, float]:
@@ -729,11 +858,12 @@ def clock_offset(world: Any) -> tuple[float, float]:
 
     Collective. Processes of one machine share a clock. The first rank of each other machine asks rank 0 for
     the time; the answer that comes back soonest is the best one, and is wrong by half of its round trip at
-    most.
+    most. On one machine, no rank waits for another.
     """
-    watch = world.watch
-    machines = watch.machines if watch is not None else [0] * world.size
+    machines = machines_of(world)
     firsts = [machines.index(machine) for machine in dict.fromkeys(machines)]
+    if len(firsts) == 1:
+        return 0.0, 0.0
     channel = RawIntracomm(world).Dup()
     best = 0.0, 0.0
     for first in firsts[1:]:
@@ -793,8 +923,7 @@ def end() -> bytes:
     messages._getframe = sys._getframe
     recorder.finish()
     content = recorder.log.content()
-    recorder.log.close()
-    recorder = None
+    recorder = None  # threads that are still inside calls keep its memory until these end
     atexit.unregister(_finish)
     return content
 

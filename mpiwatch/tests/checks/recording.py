@@ -6,6 +6,8 @@ import contextlib
 import os
 import sys
 import tempfile
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -173,7 +175,68 @@ def check_a_call_that_raises_an_error_is_recorded_as_failed(comm: MPI.Intracomm)
             world.Send(np.ones(4)[::2], world.rank)
 
     (event,) = recorded(fail).events
-    assert event.has_failed and event.operation == "Send"
+    assert event.has_failed and event.operation == "Send" and not event.never_ended
+    assert event.error.startswith(("ValueError: ", "BufferError: ")), event
+
+
+def check_a_thread_may_be_inside_a_call_when_a_recording_ends(comm: MPI.Intracomm) -> None:
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        return
+    world = watch_world(deadline_s=60)
+    received, errors = np.zeros(1), []
+    is_inside = threading.Event()
+
+    def receive() -> None:
+        is_inside.set()
+        try:
+            world.Recv(received, world.rank, 13)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=receive)
+    with tempfile.TemporaryDirectory() as folder:
+        trace_recorder.begin(f"{folder}/log", world)
+        thread.start()
+        is_inside.wait()
+        while not trace.read_file(f"{folder}/log").events:
+            time.sleep(0.001)
+        log = trace.read(trace_recorder.end())
+    MPI.Intracomm.Send(world, np.ones(1), world.rank, 13)
+    thread.join()
+    assert not errors and received[0] == 1, errors
+    (event,) = log.events
+    assert event.operation == "Recv" and event.end_s is None
+    (again,) = recorded(lambda: world.allreduce(1)).events  # the next recording is as ever
+    assert again.operation == "allreduce"
+
+
+def check_a_part_of_a_recording_has_no_lines(comm: MPI.Intracomm) -> None:
+    world = watch_world(deadline_s=60)
+
+    def run() -> None:
+        with sessions.recording_part("expected"):
+            world.Barrier()
+        world.allreduce(1)
+
+    log = recorded(run)
+    (part,) = log.parts
+    assert part.name == "expected" and [(e.operation, e.line) for e in part.events] == [("Barrier", "")]
+    (event,) = log.events
+    assert event.operation == "allreduce" and event.line and part.events[0].begin_s < log.begin_s
+
+
+def check_a_row_says_where_an_array_is_in_memory(comm: MPI.Intracomm) -> None:
+    world = watch_world(deadline_s=60)
+    array = np.arange(10.0)
+
+    def exchange() -> None:
+        request = world.Irecv(array[6:8], world.rank, 14)
+        world.Send(array[2:4], world.rank, 14)
+        request.Wait()
+
+    started, sent, *_ = recorded(exchange).events
+    assert (started.offset, started.whole, sent.offset, sent.whole) == (48, 80, 16, 80)
+    assert sent.address == array.ctypes.data + 16
 
 
 def check_a_cancelled_receive_takes_no_message(comm: MPI.Intracomm) -> None:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -140,7 +139,7 @@ class StrictComm(WatchedComm):
         receive = self._operation("Irecv", recvbuf, source, recvtag)
         send = self._operation("Isend", sendbuf, dest, sendtag)
         call = operations.BothOperation(name, send, receive, f"{name} to rank {dest} and from rank {source}")
-        return polling.polled(StrictRequest(None, call), name, self, source, recvtag, sys._getframe(2))
+        return polling.polled(StrictRequest(None, call), name, self, source, recvtag, messages._getframe(2))
 
     def _start_collective(self, name: str, kwargs: dict[str, Any]) -> MPI.Request:
         """Start a collective; the ranks compare their operations."""
