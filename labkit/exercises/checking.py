@@ -186,9 +186,6 @@ def answer(
         return
     text = " ".join(text.split())
     is_first = record.keep_answer(name, text, once=is_hypothesis)
-    first = record.first_answer(name)
-    if not is_first and first != text:
-        print(wrapped(f"Your first answer: {first}", COLUMNS))
     if is_hypothesis and own != of_evidence:
         what = f"Your verdict, {own}, is not ours. Ours"
         if is_first:
@@ -197,6 +194,9 @@ def answer(
     elif is_hypothesis:
         what = f"Your verdict, {own}, is also ours. Ours"
     print(wrapped(f"{what}: {model}", COLUMNS))
+    first = record.first_answer(name)
+    if not is_first and first != text:
+        print(wrapped(f"Your first answer was: {first}", COLUMNS))
 
 
 def whose(*functions: Callable[..., Any]) -> str:
@@ -299,7 +299,7 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
         text,
         *(helper_text for other, helper_text in called.items() if other not in catalogue.exercises()),
     ]
-    record.note(name, found.passed, "\n\n".join(kept))
+    record.note(name, found.passed, "\n\n".join(kept), found.finding)
     if found.passed:
         points = _points(exercise)
         cases = counted(found.cases, "case")

@@ -34,7 +34,8 @@ Student,ID,SIS User ID,SIS Login ID,Section,05_ring_reduce (77),Essay (78),Final
 "Student, Test",340999,,abc,"Parallel, 1",,,0
 """
 MOODLE = """\
-Identifier,Full name,Email address,Status,Grade,Maximum Grade,Grade can be changed,Last modified (submission),\
+Identifier,Full name,Email address,Status,Grade,Maximum Grade,Grade can be changed,\
+Last modified (submission),\
 Last modified (grade),\
 Feedback comments
 Participant 1234567,Alan Turing,alan@example.org,Submitted for grading,,19.00,Yes,\
