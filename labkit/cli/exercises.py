@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import re
 from pathlib import Path
 
 import click
@@ -13,7 +15,14 @@ from labkit.cli.inputs import InputError, InputFolder, Whole, one_line
 
 
 @click.command
-def progress() -> None:
+@click.option(
+    "--share",
+    "shared",
+    type=InputFolder(),
+    help="Write a file to this folder of your class: states, tries and findings, no code and no answers.",
+)
+@click.option("--name", help="Your name in the class, with --share. [default: that of your account]")
+def progress(shared: Path | None, name: str | None) -> None:
     """List the exercises of all notebooks: difficulty, points, and which are done, tried or not yet.
 
     The notebooks' checks keep this list; $LABKIT_PROGRESS is its file if it is set.
@@ -21,6 +30,15 @@ def progress() -> None:
     from labkit.checks.exercise import HeadingError
     from labkit.exercises import progress as listed
 
+    if shared is not None:
+        from labkit.exercises import sharing
+
+        account = name or getpass.getuser()
+        if not re.fullmatch(r"[\w.@-]+", account) or account.startswith("."):
+            raise InputError(f"--name {account!r}: expected letters, digits and _ . @ -")
+        with one_line(OSError):
+            click.echo(sharing.share(shared, account))
+        return
     with one_line(HeadingError):
         click.echo(str(listed()))
 

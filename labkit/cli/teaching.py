@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
-from labkit.cli.inputs import Finite, InputError, InputFile, OutputFile, Place, one_line
+from labkit.cli.inputs import Finite, InputError, InputFile, InputFolder, OutputFile, Place, one_line
 from labkit.files import atomic_write
 
 CONFIG = Path("nbgrader_config.py")
@@ -41,14 +42,18 @@ def known_assignment(name: str) -> str:
 
 
 def the_gradebook() -> Any:
-    """Return the module for nbgrader's gradebook; raise InputError if nbgrader is not installed."""
+    """Return the module for nbgrader's gradebook."""
+    return with_nbgrader("gradebook")
+
+
+def with_nbgrader(name: str) -> Any:
+    """Return a module of the course that needs nbgrader; raise InputError if that is not installed."""
     try:
-        from labkit.cli.course import gradebook
+        return import_module(f"labkit.cli.course.{name}")
     except ModuleNotFoundError as error:
         if error.name != "nbgrader":
             raise
         raise InputError(NO_NBGRADER) from None
-    return gradebook
 
 
 @command.command
@@ -161,3 +166,49 @@ def grades(table: Path, out: Path, names: tuple[str, ...], columns: tuple[str, .
 def was_graded(assignment: str) -> bool:
     """Tell whether nbgrader has graded any submission of an assignment."""
     return any(Path("autograded").glob(f"*/{assignment}"))
+
+
+@command.command
+@click.argument("exercise")
+def regrade(exercise: str) -> None:
+    """Judge one EXERCISE of all graded notebooks again, and list whose points change: regrade ring_allgather.
+
+    Use it after a check was mended. Other exercises keep their points, and so does what you gave by hand.
+    """
+    from labkit.exercises import catalogue
+
+    with one_line(catalogue.UnknownExercise):
+        number = catalogue.find(exercise).notebook
+    names = [name for name in assignments_here() if name.partition("_")[0] == number]
+    if not names:
+        raise InputError(f"{exercise} is of notebook {number}, which this course does not have")
+    regrading = with_nbgrader("regrading")
+    changes = regrading.regrade(exercise, names[0], click.echo)
+    click.echo(regrading.summary(exercise, changes))
+    click.echo(f"Next: nbgrader generate_feedback {names[0]} --force")
+
+
+@command.command
+@click.argument("assignment")
+@click.option("--json", "as_json", is_flag=True, help="Print the groups as a list of objects.")
+def alike(assignment: str, *, as_json: bool) -> None:
+    """List functions of ASSIGNMENT that are equal in a class, or equal to the reference: a hint, no proof.
+
+    Names of variables, comments, docstrings and layout do not count. The longest functions come first.
+    """
+    name, regrading = known_assignment(assignment), with_nbgrader("regrading")
+    groups, counts = regrading.alike(name)
+    click.echo(regrading.alike_json(groups) if as_json else regrading.alike_text(groups, counts))
+
+
+@command.command
+@click.argument("folder", type=InputFolder())
+def progress(folder: Path) -> None:
+    """Show where a class is, from the files that students have shared in FOLDER.
+
+    These are the files of `labkit progress --share`. The table has each student's exercise, the most frequent
+    findings, and who has tried one exercise ten times. This command works in any folder.
+    """
+    from labkit.exercises import sharing
+
+    click.echo(sharing.table(folder))

@@ -193,9 +193,6 @@ def answer(
         return
     answer_text = " ".join(text.split())
     is_first = record.keep_answer(name, answer_text, once=is_hypothesis)
-    first = record.first_answer(name)
-    if not is_first and first != answer_text:
-        print(wrapped(f"Your first answer: {first}", COLUMNS))
     if is_hypothesis and student_verdict != right_verdict:
         introduction = f"Your verdict, {student_verdict}, is not ours. Ours"
         if is_first:
@@ -205,6 +202,9 @@ def answer(
     elif is_hypothesis:
         introduction = f"Your verdict, {student_verdict}, is also ours. Ours"
     print(wrapped(f"{introduction}: {model}", COLUMNS))
+    first_answer = record.first_answer(name)
+    if not is_first and first_answer != answer_text:
+        print(wrapped(f"Your first answer was: {first_answer}", COLUMNS))
 
 
 def whose(*functions: Callable[..., Any]) -> str:
@@ -307,7 +307,7 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
         text,
         *(helper_text for other, helper_text in called.items() if other not in catalogue.exercises()),
     ]
-    record.note(name, verdict.passed, "\n\n".join(texts_to_keep))
+    record.note(name, verdict.passed, "\n\n".join(texts_to_keep), verdict.finding)
     if verdict.passed:
         points = _points(exercise)
         cases = counted(verdict.cases, "case")

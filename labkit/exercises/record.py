@@ -26,8 +26,9 @@ from labkit.text import COLUMNS, counted, wrapped
 
 FILE = "LABKIT_PROGRESS"
 LOCK_S = 20.0  # for other notebooks that change the record, which takes milliseconds
-# By exercise: "state" ("tried" or "done"), "hints": how many are open, "cell": the text that has passed, and
-# "stub": that of the exercise then; by question: "answer"; by incident also "scores".
+# By exercise: "state" ("tried" or "done"), "checks": how often it was checked, "finding": of the last check,
+# "hints": how many are open, "cell": the text that has passed, and "stub": that of the exercise then; by
+# question: "answer" and "first", the first one; by incident also "scores".
 Record = dict[str, dict[str, Any]]
 STATES = {"done": "✔ done", "tried": "… tried", "": "  not yet"}
 
@@ -44,8 +45,9 @@ def load() -> Record:
         content = json.loads(read_input(path()))
         record = {str(name): dict(entry) for name, entry in content["exercises"].items()}
         for entry in record.values():
-            texts = [entry.get(key, "") for key in ("state", "answer", "first", "cell", "stub")]
-            if {type(text) for text in texts} != {str} or type(entry.get("hints", 0)) is not int:
+            texts = [entry.get(key, "") for key in ("state", "answer", "first", "finding", "cell", "stub")]
+            numbers = [entry.get(key, 0) for key in ("hints", "checks")]
+            if {type(text) for text in texts} != {str} or {type(number) for number in numbers} != {int}:
                 raise TypeError
     except OSError:
         return {}
@@ -60,14 +62,16 @@ def load() -> Record:
     return record
 
 
-def note(name: str, passed: bool, cell: str = "") -> None:
-    """Note that an exercise was checked, and keep the text of a cell that has passed.
+def note(name: str, passed: bool, cell: str = "", finding: str = "") -> None:
+    """Note that an exercise was checked, and what was found; keep the text of a cell that has passed.
 
     An exercise that is done stays done and keeps its text. Without a writable file, do nothing.
     """
     with suppress(OSError), _changing() as record:
         entry = record.setdefault(name, {})
         entry["state"] = "done" if passed or entry.get("state") == "done" else "tried"
+        entry["checks"] = entry.get("checks", 0) + 1
+        entry["finding"] = "" if passed else finding
         if passed and cell:
             entry["cell"], entry["stub"] = cell, catalogue.find(name).stub
 
@@ -101,7 +105,8 @@ def keep_answer(name: str, text: str, *, once: bool = False, **more: Any) -> boo
     with suppress(OSError), _changing() as record:
         is_first = name not in record
         if is_first or not once:
-            record[name] = {"answer": text, "first": first_answer(name, record) or text, **more}
+            first = {} if is_first else {"first": first_answer(name, record)}
+            record[name] = {"answer": text, **first, **more}
     return is_first
 
 

@@ -35,7 +35,9 @@ Student,ID,SIS User ID,SIS Login ID,Section,05_ring_reduce (77),Essay (78),Final
 """
 MOODLE = """\
 Identifier,Full name,Email address,Status,Grade,Maximum Grade,Grade can be changed,\
-Last modified (submission),Last modified (grade),Feedback comments
+Last modified (submission),\
+Last modified (grade),\
+Feedback comments
 Participant 1234567,Alan Turing,alan@example.org,Submitted for grading,,19.00,Yes,\
 "Sunday, 1 November 2026, 5:03 PM","-",
 Participant 1234568,Grace Hopper,grace,Submitted for grading,,19.00,No,\

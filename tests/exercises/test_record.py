@@ -49,7 +49,7 @@ def test_a_damaged_file_is_kept_under_another_name(
         assert record.load() == {}
         assert f"is damaged: it is now progress.json.damaged-{number}" in capsys.readouterr().err
     record.note("a", True)
-    assert record.load() == {"a": {"state": "done"}}
+    assert record.load() == {"a": {"state": "done", "checks": 1, "finding": ""}}
     assert file.with_name("progress.json.damaged-1").read_bytes() == content + b" "
     assert file.with_name("progress.json.damaged-2").read_bytes() == content + b"  "
 

@@ -187,7 +187,7 @@ def questions_answered(notebook: Any) -> None:
     first, second = questions.questions(notebook)
     first.cell.source = f'answer("{first.names[0]}", """All blocks hold one label, so shuffle first.""")'
     first.cell.outputs = [
-        new_output("stream", text="Your first answer: none\n"),
+        new_output("stream", text="Your first answer was: none\n"),
         new_output("display_data", {"text/html": "<script>alert('hostile')</script>"}),
     ]
     notebook.cells.remove(second.cell)
@@ -234,7 +234,7 @@ STUDENTS: list[tuple[Callable[[Any], None], int, str]] = [
     (half_a_character, total(PURE), "# ?"),
     (no_text, total(PURE), "This cell held no text"),
     (a_helper_in_another_cell, total(PURE), f"{PURE}: correct ("),
-    (questions_answered, 0, "Your first answer: none"),
+    (questions_answered, 0, "Your first answer was: none"),
     (questions_in_a_copy_without_marks, 0, "One label in each block, in a new cell."),
 ]
 HUGE, MANY = "huge", "many"  # students whose notebooks are too large, or have too many cells
@@ -336,7 +336,7 @@ def test_an_answered_question_waits_for_a_persons_points_beside_rubric_and_model
         cell for cell in graded if cell.metadata.get("nbgrader", {}).get("grade_id") == "question-03-blocks"
     ]
     (output,) = answered.outputs
-    assert output.text == "Your first answer: none\n"
+    assert output.text == "Your first answer was: none\n"
     below = graded[graded.index(answered) + 1].source
     assert "Rubric and model answer" in below and MODEL in below and questions.RUBRIC in below
     released = (course / f"release/{ASSIGNMENT}/{ASSIGNMENT}.ipynb").read_text()

@@ -15,13 +15,16 @@ This module needs nbgrader, the extra `grading`. `labkit release --nbgrader` wri
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
 import time
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any
 
+from nbconvert.exporters import HTMLExporter
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_output
 from nbgrader import preprocessors
@@ -31,7 +34,7 @@ from nbgrader.utils import ignore_patterns, parse_utc
 from traitlets.log import get_logger
 
 from labkit.checks import sandbox
-from labkit.checks.exercise import is_stub
+from labkit.checks.exercise import HeadingError, is_stub
 from labkit.checks.judging import grade_text
 from labkit.cli.course import copies, questions
 from labkit.cli.course.plain_files import NotPlain, copy_plain, not_plain, shared_files
@@ -56,6 +59,7 @@ def configure(c: Any) -> None:
     c.Autograde.autograde_preprocessors = AUTOGRADE
     c.Autograde.pre_convert_hook = set_aside
     c.ExchangeFactory.collect = Collect
+    c.GenerateFeedback.exporter_class = FeedbackPage
     # nbgrader reads the time of a submission that was graded or collected before, ahead of all hooks.
     for timestamp in Path("submitted").glob("*/*/timestamp.txt"):
         refuse_what_is_no_time(timestamp)
@@ -283,6 +287,31 @@ def output(name: str, text: str) -> Any:
 
 def _error(kind: str, words: str) -> Any:
     return new_output("error", ename=kind, evalue=words, traceback=[words])
+
+
+class FeedbackPage(HTMLExporter):
+    """nbgrader's page of feedback, whose list of points names exercises and questions.
+
+    nbgrader calls each of them "Test cell" or "Coding free-response", and links to it by its id.
+    """
+
+    def from_notebook_node(self, nb: Any, resources: Any = None, **options: Any) -> tuple[Any, Any]:
+        html, resources = super().from_notebook_node(nb, resources, **options)
+        return ITEM.sub(lambda match: f"{match[1]}{title_of(match[2])}</a>", html), resources
+
+
+ITEM = re.compile(r'(<li><a href="#([\w-]+)">)(?:Test cell|Coding free-response)</a>')
+
+
+def title_of(grade_id: str) -> str:
+    """Return the name of an exercise or a question as a student knows it, in HTML."""
+    name = grade_id.removeprefix(copies.CHECK_ID)
+    if grade_id.startswith(questions.QUESTION_ID):
+        return f"Question <code>{escape(grade_id.removeprefix(questions.QUESTION_ID))}</code>"
+    try:
+        return f"{escape(catalogue.find(name).heading.title)} (<code>{escape(name)}</code>)"
+    except (catalogue.UnknownExercise, HeadingError):
+        return f"<code>{escape(grade_id)}</code>"
 
 
 class Collect(ExchangeCollect):
