@@ -47,7 +47,9 @@ c.SupervisedControllerLauncher.controller_args = [*heart, key, *one_process]
 # Engines start together with their controller, and read its connection file once it exists.
 c.Cluster.delay = 0
 c.Cluster.send_engines_connection_env = False
-c.EngineLauncher.engine_args = ["--IPEngine.wait_for_url_file=60"]
+# An engine gives up on a controller without pings after about half a minute: five looks, 6.5 s apart
+# (ENGINE_LOOKS_MS in labkit/cluster/adapter/controller.py).
+c.EngineLauncher.engine_args = ["--IPEngine.wait_for_url_file=60", "--IPEngine.max_heartbeat_misses=5"]
 
 # `ipcluster` stops if engines end within this many seconds; later, connect() may start new ones.
 c.IPClusterEngines.early_shutdown = 3

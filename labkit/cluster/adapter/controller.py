@@ -8,7 +8,8 @@ its listener is missing, without any message: without the heartbeat's listener, 
 end.
 
 Its heart monitor pings the engines ten times a second (cluster_profiles/mpi), because an engine registers at
-the next ping. This one does so once a second while all is quiet: pings are what idle engines compute most of.
+the next ping. This one does so every three seconds while all is quiet: pings are what idle engines compute most
+of. An engine that asks to be registered, or has ended, ends the quiet.
 
 It is one process. ipyparallel's controller has a process for each of its seven schedulers and one for the
 heart monitor. Here three schedulers are threads of ZeroMQ, which Python does not run, and the others take
@@ -41,9 +42,11 @@ from labkit.guard import Guard
 from labkit.limits import raise_limit_of_files
 from mpiwatch.processes import start_time
 
-QUIET_MS = 1000  # between pings while no engine comes or ends
+QUIET_MS = 3000  # between pings while no engine comes or ends
 CHANGING_S = 10.0  # since an engine came or ended
-FEW_MISSES = 3  # of an engine on a busy machine; one that has ended misses all
+FEW_MISSES = 1  # of an engine on a busy machine; one that has ended misses all
+# An engine looks for pings every so often (and 0.5 s), so that it sees one in each quiet period.
+ENGINE_LOOKS_MS = 2 * QUIET_MS
 
 
 class Controller(IPController):
@@ -114,6 +117,7 @@ class HeartMonitor(heartmonitor.HeartMonitor):
     # An error in one of these ends no heartbeat.
     STEPS = "ping", "adapt_period"
     changed = 0.0  # in seconds of its lifetime
+    running: HeartMonitor | None = None  # the one of this process
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -130,6 +134,15 @@ class HeartMonitor(heartmonitor.HeartMonitor):
         self.tic = time.monotonic()
         self.caller = PeriodicCallback(self.beat, self.period)
         self.caller.start()
+        HeartMonitor.running = self
+
+    def end_quiet(self) -> None:
+        """Ping again in a moment, and often: an engine comes or has ended."""
+        self.changed = self.lifetime + time.monotonic() - self.tic
+        if self.caller.callback_time != self.period:
+            self.caller.stop()
+            self.caller.callback_time = self.period
+            self.caller.start()
 
     def beat(self) -> None:
         before = set(self.hearts)
@@ -178,18 +191,25 @@ app.Process = HeartMonitorInLoop
 class Hub(hub.Hub):
     """Take engines off the list as soon as their processes have ended.
 
-    `register_engine` and `unregister_engine` are not documented.
+    `register_engine`, `unregister_engine` and `heartmonitor_period` are not documented.
     """
 
     # An error in one of these ends no controller; the heart monitor then notices the end of an engine.
-    STEPS = "watch", "unregister"
+    STEPS = "watch", "unregister", "end_quiet"
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.guard = Guard("the hub", self.log.error)
+        self.heartmonitor_period = ENGINE_LOOKS_MS  # as engines are told when they register
+
+    def end_quiet(self) -> None:
+        """Let the heart monitor ping the engines soon."""
+        if HeartMonitor.running is not None:
+            HeartMonitor.running.end_quiet()
 
     def register_engine(self, reg: Any, msg: dict[str, Any]) -> int | None:
         """Register an engine, and watch its process if it asks for that."""
+        self.guard.do("end_quiet", self.end_quiet)
         engine: int | None = super().register_engine(reg, msg)
         pid, started = msg["metadata"].get(WATCHED, (0, ""))
         if engine is not None and pid:
@@ -219,6 +239,7 @@ class Hub(hub.Hub):
         registered = [self.engines.get(engine), *self.incoming_registrations.values()]
         if any(connector is not None and connector.uuid == uuid for connector in registered):
             self.unregister_engine(None, {"content": {"id": engine}})
+            self.guard.do("end_quiet", self.end_quiet)
 
 
 app.Hub = Hub

@@ -31,6 +31,7 @@ import os
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -249,6 +250,8 @@ NAMES = (
     *("osc_rdma.", "fi_shm_", "psm2_shm", "hydra_hwloc_xmlfile_"),
 )
 IN_CREATE = 0x100  # from <sys/inotify.h>
+IN_Q_OVERFLOW = 0x4000  # of an event that says that others were lost
+EVENT = struct.Struct("iIII")  # of inotify: watch, mask, cookie, length of the name that follows
 LOOK_S = 0.2
 SWEEP = "--sweep"  # PID …: the program that sweeps when these processes have ended
 
@@ -322,11 +325,16 @@ class JobFiles:
         self.decided = set() if has_begun else files_of_mpi()
         self.used: set[str] = set()
 
-    def look(self, processes: Callable[[], Iterable[int]]) -> None:
-        """Note which of the files that have appeared since the last call `processes` have open or mapped."""
+    def look(self, processes: Callable[[], Iterable[int]], *, if_created: bool = False) -> None:
+        """Note which of the files that have appeared since the last call `processes` have open or mapped.
+
+        `if_created`: do nothing unless `created` tells of a file that MPI has made for this user. Other users
+        and other programs make files all the time, and each of them wakes all supervisors of a machine.
+        """
         if self.created is not None:
-            with contextlib.suppress(BlockingIOError):
-                os.read(self.created, 1 << 16)
+            may_be_of_mpi = any(map(_may_be_of_mpi, _read_created(self.created)))
+            if if_created and not may_be_of_mpi:
+                return
         new = files_of_mpi() - self.decided
         if new and LINUX:
             self.used |= in_use(new, processes())
@@ -340,6 +348,25 @@ class JobFiles:
 def _unused(files: set[str]) -> list[str]:
     # Read after the list is made: a segment created since then is open in the process that created it.
     return sorted(files - in_use(files, parents())) if files else []
+
+
+def _read_created(file: int) -> list[str]:
+    """Return the names of the files that were created since the last call; an empty name: others, too."""
+    events = b""
+    with contextlib.suppress(BlockingIOError):
+        events = os.read(file, 1 << 16)
+    names = []
+    while events:
+        _, mask, _, length = EVENT.unpack_from(events)
+        name = events[EVENT.size : EVENT.size + length].rstrip(b"\0")
+        names.append("" if mask & IN_Q_OVERFLOW else os.fsdecode(name))
+        events = events[EVENT.size + length :]
+    return names
+
+
+def _may_be_of_mpi(name: str) -> bool:
+    """Return whether a file in SHM is this user's and named as MPI names segments; True without a name."""
+    return not name or (name.startswith(NAMES) and is_own(f"{SHM}/{name}"))
 
 
 def _creations(folder: str) -> int | None:
@@ -411,7 +438,7 @@ def sweep_after_this_job() -> None:
 GRACE_S = 10.0  # from SIGTERM to SIGKILL, unless the caller says otherwise
 KILLED_S = 20.0  # for killed processes to be gone, on a busy machine; until then their segments are in use
 POLL_S = 0.3  # between looks, where the system reports neither new segments nor the end of processes
-QUIET_S = 3.0  # between looks where it does: an idle job costs nothing
+QUIET_S = 10.0  # between looks where it does, for files in /tmp: an idle job costs nothing
 PR_SET_CHILD_SUBREAPER = 36  # from <sys/prctl.h>
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -509,9 +536,12 @@ def kill(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def look(files: JobFiles, *others: int) -> None:
-    """Note which of MPI's files the processes that this one has started, and others, have in use."""
-    files.look(lambda: own_descendants() | set(others))
+def look(files: JobFiles, others: Collection[int] = (), if_created: bool = False) -> None:
+    """Note which of MPI's files the processes that this one has started, and others, have in use.
+
+    `if_created`: only if the system tells of new ones.
+    """
+    files.look(lambda: own_descendants() | set(others), if_created=if_created)
 
 
 def child_ends() -> int:
@@ -541,12 +571,13 @@ def wait_for_either(command: Command, pid: int, files: JobFiles) -> set[int]:
             poll.register(files.created, select.POLLIN)
             wait_s = QUIET_S
     guard = Guard("supervisor")
+    is_woken = False
     while command.poll() is None and alive(pid):
         if not LINUX:
             known = guard.do("own_descendants", own_descendants) or known
         # A notebook's kernel may load MPI, too.
-        guard.do("look", look, files, pid)
-        guard.do("poll", poll.poll, 1000 * wait_s)
+        guard.do("look", look, files, [pid], is_woken)
+        is_woken = bool(guard.do("poll", poll.poll, 1000 * wait_s))
         guard.do("drain", drain, woken)
         guard.do("reap_orphans", reap_orphans, command)
     return known

@@ -267,6 +267,7 @@ class Watch:
         self.progress = progress  # lets MPI move messages that are on their way
         self.before_error: Callable[[], object] = _do_nothing  # in a program, it does not return
         self.before_end: Callable[[], object] = _do_nothing  # of the process, by a call of the program
+        self.cell_begins: Callable[[], object] = _do_nothing  # wakes the watchdog
         self.waits = True  # whether a collective begins only when all ranks have called it
         self.deadline_s: Callable[[], float] = lambda: DEADLINE_S  # the world's
         self.patience = 1.0  # how many deadlines to wait for a rank that computes
@@ -322,6 +323,7 @@ class Watch:
         self.slot.failed_call = b""
         self.slot.calls_before_cell = self.channels[0].number if self.channels else 0
         self.recorder.set_cell_state(self.rank, CellState.RUNNING)
+        self.cell_begins()
 
     def end_program(self) -> None:
         """Note that this process is ending."""

@@ -1,7 +1,7 @@
 """The watchdog: a thread in each rank that notices when all unfinished ranks are stuck in MPI calls.
 
 It samples the main thread four times a second: is it still inside the same call of the MPI library
-(`mpiwatch.library_calls`), and at which line is it? It looks at a program that changes under its eyes and may
+(`mpiwatch.library_calls`), and at which line is it? While no cell runs, it sleeps. It looks at a program that changes under its eyes and may
 hold anything, so each step of a sample is guarded: see `mpiwatch.guard`.
 """
 
@@ -35,6 +35,7 @@ from mpiwatch.waiting import ENDED_S, Watch
 
 SAMPLE_S = 0.25
 SUSPICIOUS_SAMPLE_S = 0.05  # once this rank has been stuck for the deadline
+IDLE_SAMPLE_S = 2.0  # while no cell runs: the beginning of the next wakes the watchdog
 GAP_S = 1.0  # after a longer gap between two samples, the time between them is unknown
 GRACE_S = 0.5  # for a rank to leave an MPI call after a report, because the other ranks go on
 STOP_S = 2.0
@@ -55,7 +56,8 @@ class Watchdog(threading.Thread):
         self.watch, self.recorder, self.slot = watch, watch.recorder, watch.slot
         self.deadline_s, self.in_program = watch.deadline_s, in_program
         self.guard = Guard(self.name)
-        self.is_over = threading.Event()
+        self.is_over = False
+        self.is_due = threading.Event()
         self.sampled_s = self.since_s = monotonic()
         self.epoch = self.recorder.head.epoch  # when the main thread was last seen outside this call
         self.entry: Entry | None = None  # the call that the main thread was in at the last sample
@@ -65,16 +67,23 @@ class Watchdog(threading.Thread):
 
     def stop(self) -> None:
         """End the thread: this process is ending."""
-        self.is_over.set()
+        self.is_over = True
+        self.is_due.set()
         self.join(STOP_S)
 
     def run(self) -> None:
         """Sample until `stop` is called."""
-        while not self.is_over.is_set():
+        self.watch.cell_begins = self.is_due.set
+        while not self.is_over:
             for name in self.STEPS:
                 self.guard.do(name, getattr(self, name), monotonic())
             is_late = self.guard.do("is_late", self.is_late, monotonic())
-            self.is_over.wait(SUSPICIOUS_SAMPLE_S if is_late else SAMPLE_S)
+            self.is_due.wait(SUSPICIOUS_SAMPLE_S if is_late else self.pause_s())
+            self.is_due.clear()
+
+    def pause_s(self) -> float:
+        """Return for how long this thread may sleep; a cell that begins ends its sleep."""
+        return SAMPLE_S if self.slot.cell_state == CellState.RUNNING else IDLE_SAMPLE_S
 
     def note_polls(self, now: float) -> None:
         """Find out whether the rank does nothing but poll."""
