@@ -352,7 +352,8 @@ def _card(colour: str, label: str, text: str, below: str) -> str:
     """
     label = f"<b style='background: {colour}; color: white; border-radius: 3px; padding: 1px 7px'>{label}</b>"
     frame = f"border-left: 5px solid {colour}; padding-left: 10px; max-width: 70em"
-    return f"<div role='status' class='labkit-verdict' style='{frame}'><div>{label} {_marked(text)}</div>{below}</div>"
+    opening = f"<div role='status' class='labkit-verdict' style='{frame}'>"
+    return f"{opening}<div>{label} {_marked(text)}</div>{below}</div>"
 
 
 def _closed(title: str, html: str) -> str:
