@@ -361,10 +361,14 @@ def _title(number: int, hints: Sequence[str]) -> str:
 
 
 def _card(colour: str, label: str, text: str, below: str) -> str:
-    """Return a verdict as HTML: a label on the colour that also frames it, a text, and what is below."""
+    """Return a verdict as HTML: a label on the colour that also frames it, a text, and what is below.
+
+    JupyterLab's extension (labkit/cli/labextension) finds it by its class: the key H leads to its hints.
+    """
     label = f"<b style='background: {colour}; color: white; border-radius: 3px; padding: 1px 7px'>{label}</b>"
     frame = f"border-left: 5px solid {colour}; padding-left: 10px; max-width: 70em"
-    return f"<div role='status' style='{frame}'><div>{label} {_marked(text)}</div>{below}</div>"
+    opening = f"<div role='status' class='labkit-verdict' style='{frame}'>"
+    return f"{opening}<div>{label} {_marked(text)}</div>{below}</div>"
 
 
 def _closed(title: str, html: str) -> str:

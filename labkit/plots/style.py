@@ -1,7 +1,6 @@
 """The style that all figures share: colours, markers, line styles, axes and legends.
 
-A rank has the same colour in all figures. The colours are those of Okabe and Ito, which colour-blind people
-can distinguish; markers differ as well, for print without colour.
+A rank has the same colour in all figures: labkit/colours.py. Curves also differ in their markers and lines.
 """
 
 from __future__ import annotations

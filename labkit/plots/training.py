@@ -15,6 +15,7 @@ from labkit.colours import colour
 from labkit.plots.style import (
     COLOURS,
     INK,
+    LINES,
     MARKERS,
     Curve,
     curve_style,
@@ -38,7 +39,7 @@ def losses(local: Sequence[Sequence[float]], over_all: Sequence[float]) -> Figur
     for rank, curve in enumerate(local):
         every, mark = max(1, len(curve) // 10), MARKERS[rank % len(MARKERS)]
         (line,) = axes.plot(np.arange(1, len(curve) + 1), curve, color=colour(rank), label=f"rank {rank}")
-        line.set(marker=mark, markersize=4, markevery=every)
+        line.set(marker=mark, markersize=4, markevery=every, linestyle=LINES[rank % len(LINES)])
     axes.plot(np.arange(1, len(over_all) + 1), over_all, color="black", linewidth=2.5, label="all ranks")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend()

@@ -108,6 +108,52 @@ def test_figures_have_an_alternative_text(lab: Lab, page: Page) -> None:
         assert image.get_attribute("alt") == "Figure: Epoch."
 
 
+WRONG = """
+from labkit.exercises import check
+
+
+def my_items(n, rank, size):
+    return []
+
+
+my_items = check(my_items)
+"""
+
+
+def test_a_key_leads_from_the_next_cell_to_the_hints(lab: Lab, page: Page) -> None:
+    name = lab.write("hints.ipynb", WRONG, "print(1)")
+    page.goto(f"{lab.url}lab/tree/{name}?token={lab.token}&reset")
+    shown = Notebook(lab, page, name)
+    shown.wait_until_ready()
+    shown.run(0)  # as Shift+Enter does: the next cell is selected now
+    verdict = shown.output(0).last
+    button = verdict.locator("summary").first
+    assert button.evaluate("button => getComputedStyle(button, '::after').content") == '" · key H"'
+    page.keyboard.press("h")
+    for opened in 1, 2:
+        assert page.evaluate("document.activeElement.textContent").startswith(f"Hint {opened} of 2")
+        page.keyboard.press("Enter")
+        assert verdict.locator("details[open]").count() == opened
+        page.keyboard.press("j")  # back to the cells
+        page.keyboard.press("h")
+    shown.write(1, "h")  # in a cell, the key is a letter
+    page.keyboard.press("h")
+    assert shown.content().cells[1].source == "hh"
+
+
+def test_stars_have_words(lab: Lab, page: Page) -> None:
+    first = str(lab.first.with_name("00_meet_the_cluster.ipynb"))
+    page.goto(f"{lab.url}lab/tree/{first}?token={lab.token}&reset")
+    shown = Notebook(lab, page, first)
+    shown.wait_until_ready()
+    exercise = shown.panel.locator(".jp-MarkdownCell", has_text="Which items are mine?").last
+    exercise.scroll_into_view_if_needed()
+    line = exercise.locator("p", has_text="importance").first
+    line.get_by_role("img", name="difficulty 1 of 5", exact=True).wait_for()
+    assert line.get_by_role("img", name="4 of 5", exact=True).inner_text() == "●●●●○"
+    assert line.inner_text() == "★☆☆☆☆ · importance ●●●●○ · 5 minutes"
+
+
 def test_a_tab_goes_on_when_the_lab_starts_again(browser: Browser, tmp_path: Path) -> None:
     context = browser.new_context()
     page = context.new_page()
@@ -125,7 +171,7 @@ def test_a_tab_goes_on_when_the_lab_starts_again(browser: Browser, tmp_path: Pat
         notebook = lab.write("tab.ipynb", "print(6 * 7)")
         page.goto(f"{lab.url}lab/tree/{notebook}?token={lab.token}&reset")
         Notebook(lab, page, notebook).wait_until_ready()
-        for path in secrets.iterdir():
+        for path in map(secrets.joinpath, kept):
             assert path.stat().st_mode & 0o077 == 0, path
         assert secrets.stat().st_mode & 0o077 == 0
     with a_lab(tmp_path / "lab") as again:

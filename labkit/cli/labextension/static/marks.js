@@ -2,7 +2,8 @@
 // `exercise` and `check` a coloured edge. JupyterLab loads it as an extension; it needs no build.
 //
 // It also gives pictures the alternative text in their output's metadata (labkit/alt_text.py), which JupyterLab
-// ignores: a screen reader would read nothing.
+// ignores: a screen reader would read nothing. It gives the stars below a heading words: a screen reader would
+// read "black star" five times. The key H leads from a cell to the hints below the last verdict above.
 
 const EDGES = `
 .labkit-exercise > .jp-Cell-inputWrapper .jp-InputArea-editor { border-left: 5px solid #8250df; }
@@ -10,6 +11,7 @@ const EDGES = `
 [data-jp-theme-light="false"] :is(.labkit-exercise, .labkit-check) > .jp-Cell-inputWrapper .jp-InputArea-editor {
   border-left-color: #b392f0;
 }
+.jp-Notebook .labkit-verdict > details > summary::after { content: " · key H"; }
 `;
 const MARKED = ["exercise", "check"];
 
@@ -39,20 +41,80 @@ function describeAll(notebook) {
   }
 }
 
+const SYMBOLS = /([★☆]{2,}|[●○]{2,})/;
+
+function inWords(symbols) {
+  const filled = [...symbols].filter((symbol) => "★●".includes(symbol)).length;
+  const what = symbols.match(/[★☆]/) ? "difficulty " : "";
+  return `${what}${filled} of ${symbols.length}`;
+}
+
+function giveWords(notebook) {
+  for (const paragraph of notebook.node.querySelectorAll(".jp-RenderedMarkdown p")) {
+    for (const text of [...paragraph.childNodes]) {
+      if (text.nodeType !== Node.TEXT_NODE || !SYMBOLS.test(text.data)) {
+        continue;
+      }
+      const parts = text.data.split(SYMBOLS).map((part) => {
+        if (!SYMBOLS.test(part)) {
+          return part;
+        }
+        const image = document.createElement("span");
+        image.setAttribute("role", "img");
+        image.setAttribute("aria-label", inWords(part));
+        image.title = inWords(part);
+        image.textContent = part;
+        return image;
+      });
+      text.replaceWith(...parts);
+    }
+  }
+}
+
+const TO_HINTS = "allreduce-lab:go-to-hints";
+
+function goToHints(notebook) {
+  const above = notebook.widgets.slice(0, notebook.activeCellIndex + 1).reverse();
+  const verdict = above.map((cell) => cell.node.querySelector(".labkit-verdict summary")).find(Boolean);
+  if (verdict) {
+    const titles = [...verdict.closest(".labkit-verdict").querySelectorAll("summary")];
+    const closed = titles.find((title) => title.checkVisibility() && !title.parentElement.open);
+    (closed ?? verdict).focus();
+    (closed ?? verdict).scrollIntoView({ block: "nearest" });
+  }
+}
+
 const plugin = {
   id: "allreduce-lab:marks",
-  description: "Marks the cells of exercises, and describes pictures.",
+  description: "Marks the cells of exercises, describes pictures and stars, and leads to hints.",
   autoStart: true,
   activate: (app) => {
     const style = document.createElement("style");
     style.textContent = EDGES;
     document.head.append(style);
+    app.commands.addCommand(TO_HINTS, {
+      label: "Go to the Hints of the Last Check",
+      execute: () => {
+        const notebook = app.shell.currentWidget?.content;
+        if (notebook?.activeCell) {
+          goToHints(notebook);
+        }
+      },
+    });
+    app.commands.addKeyBinding({
+      command: TO_HINTS,
+      keys: ["H"],
+      selector: ".jp-Notebook.jp-mod-commandMode:not(.jp-mod-readWrite) :focus",
+    });
     app.docRegistry.addWidgetExtension("Notebook", {
       createNew: (panel) => {
         const again = () => mark(panel.content);
         panel.context.ready.then(again);
         panel.content.modelContentChanged.connect(again);
-        const observer = new MutationObserver(() => describeAll(panel.content));
+        const observer = new MutationObserver(() => {
+          describeAll(panel.content);
+          giveWords(panel.content);
+        });
         observer.observe(panel.content.node, { childList: true, subtree: true });
         panel.disposed.connect(() => observer.disconnect());
       },
