@@ -41,7 +41,6 @@ LEAST_LEFT_MIN = 5  # of a session, for questions
 READ_TOO_MUCH = {
     "01": 202,
     "03": 213,
-    "04": 409,
     "05": 252,
     "06": 350,
     "07": 367,

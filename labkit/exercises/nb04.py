@@ -471,18 +471,23 @@ def average_by_gather(comm, gradients, drop):
 QUESTIONS = {
     "04-bits": "Each addition rounds, so the last bits depend on the order of additions, in which "
     "algorithms differ. Ranks that hold different bits would drift apart step by step.",
+    "04-pictures": "For rank 0, which takes one gradient after the other: most of each other rank's line is "
+    "waiting (dots). With p ranks, p - 1 gradients come to rank 0 and p - 1 leave it; along a tree, only one "
+    "comes for each doubling of the distance, and as many leave. On four ranks that is 4 gradients in place "
+    "of 6. Rank 2 has taken over rank 3's: it adds it up while rank 0 adds up rank 1's.",
     "04-guess": "If each rank had a core and a link of its own, the fewest rounds would win for 8 bytes. On "
     "one machine, all-gather sends 6 gradients in all, the others 4, and all pass one memory: that counts "
-    "for 2 MiB. It also fills an array of p rows and adds them up in Python. With more ranks than cores (the "
-    "output says how many there are), a time is mostly the wait for a core, and the order says little.",
+    "for 2 MiB. It also fills an array of p rows and adds them up in Python. With more ranks than cores, a "
+    "time is mostly the wait for a core, and the order says little.",
     "04-traffic": "With a link for each rank, root takes twice as long: with all-gather each rank sends "
     "and receives at the same time, while rank 0 first only receives, then only sends. On one machine it "
-    "can be the other way round (look at your table): for 2 MiB the p(p - 1) gradients all pass one "
+    "can be the other way round (look at the table of your times): for 2 MiB the p(p - 1) gradients all pass one "
     "memory; for 8 B the p(p - 1) messages and the array of p rows cost Python's time and waiting for a "
     "core.",
-    "04-model": "The last line of the output names it; mostly it is all-gather. The model lets p messages "
-    "pass at once in each round; here they share the cores and one memory. Each rank also fills and sums "
-    "an array of p gradients, for which the model has no term. For 8 B, Python's time for a call counts.",
+    "04-model": "Above 1 it is mostly all-gather: the model lets both messages pass at once; here they "
+    "share the cores and one memory. Each rank also fills and sums an array of p gradients, for which the "
+    "model has no term. Below 1 it is mostly root and tree for small messages: α comes from an exchange, in "
+    "which each rank sends and receives in one call, and theirs are single messages.",
     "04-sum": "Each step becomes 16 times as large; training will very probably diverge. On 4 ranks her "
     "effective learning rate is 4η. On 64 ranks, divide her η by 16. Better: divide the gradient by p, and "
     "set the learning rate to 4η once; then the rate does not depend on p any more. For a larger global "
@@ -509,7 +514,7 @@ QUESTIONS = {
     "weighted gradients, then Bcast from rank size - 1. It computes p sums of which you need one.",
     "04-bonus-5": "It lowers the largest error a little, as each segment more must. Believe in a cause "
     "only if the change-over stays when you measure again, and lies near a size that you know beforehand: "
-    "where the library stops sending early, or twice a message in the L2 cache (`lscpu`).",
+    "that from which a send of the library waits for its receive, or half of the L2 cache (`lscpu`).",
     "04-bonus-6": "Alltoall gives rank r chunk r of every worker's gradient. It sorts and averages its "
     "chunk, and an Allgather collects the chunks: memory and work are shared, and no rank has more "
     "traffic than another. A Scatter of equal rows sends p rows from rank 0, as a plain Bcast would; but "

@@ -105,6 +105,53 @@ def time_by_size(
     return figure
 
 
+def busiest_by_ranks(ranks: Sequence[int], traffic: Mapping[str, Curve], unit: str) -> Figure:
+    """Return the busiest rank's traffic against the number of ranks, on logarithmic axes.
+
+    Equal curves share a label. Shapes: ranks (n,); traffic: name → (n,), in `unit`.
+    """
+    figure, axes = one_panel((6.6, 3.9), "Number of ranks p", f"Traffic of the busiest rank ({unit})")
+    by_curve: dict[tuple[float, ...], str] = {}  # equal curves share a label
+    for name, values in traffic.items():
+        curve = tuple(values)
+        by_curve[curve] = f"{by_curve[curve]}; {name}" if curve in by_curve else name
+    for k, (curve, label) in enumerate(by_curve.items()):
+        axes.plot(ranks, curve, **curve_style(k))
+        end = ranks[-1], curve[-1]
+        axes.annotate(label, end, xytext=(8, 0), textcoords="offset points", va="center")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_xticks(ranks, [str(count) for count in ranks])
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlim(0.9 * ranks[0], 3.6 * ranks[-1])
+    return figure
+
+
+def fits(nbytes: Curve, seconds: Curve, fitted: Mapping[str, Curve]) -> Figure:
+    """Return measured times of messages beside fits (left), and the fits' relative errors (right).
+
+    Shapes: nbytes, seconds (n,); fitted: name → (n,), in seconds. The legend has each fit's largest error.
+    """
+    figure, (left, right) = panels((9.2, 3.6), columns=2)
+    sizes, measured_s = np.asarray(nbytes), np.asarray(seconds)
+    left.plot(sizes, 1e6 * measured_s, "o", color=INK, markersize=4, label="measured", zorder=3)
+    for k, (name, fitted_s) in enumerate(fitted.items()):
+        error = 100 * (np.asarray(fitted_s) / measured_s - 1)
+        label = f"{name}: off by up to {np.abs(error).max():.0f} %"
+        left.plot(sizes, 1e6 * np.asarray(fitted_s), **{**curve_style(k), "marker": ""}, label=label)
+        right.plot(sizes, error, **curve_style(k))
+    left.set(yscale="log", ylabel="Time (µs)")
+    right.axhline(0, color=INK, linewidth=0.8)
+    right.set(ylabel="Relative error: fit / measured - 1 (%)")
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes[::3], [approx_size(size) for size in sizes[::3]])
+        axes.set_xlabel("Size of the message")
+        axes.grid(alpha=0.3)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
 def timelines(networks: Mapping[str, Sequence[TimedTransfer]]) -> Figure:
     """Return a panel for each network: what each rank sends (above) and receives (below), in milliseconds.
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from labkit import plots, schedules
 from labkit.plots import buckets, images, sharding, training
 from labkit.plots.collectives import before_after
-from labkit.plots.schedules import traffic_by_rank
+from labkit.plots.schedules import busiest_by_ranks, fits, traffic_by_rank
 from labkit.plots.style import COLOURS
 
 
@@ -44,6 +44,17 @@ OF_RANKS: dict[str, Callable[[int], Figure]] = {
 @pytest.mark.parametrize("p", [1, 12])
 def test_any_number_of_ranks_can_be_drawn(name: str, p: int) -> None:
     assert png(OF_RANKS[name](p)).startswith(b"\x89PNG")
+
+
+def test_equal_curves_of_traffic_share_a_label() -> None:
+    (axes,) = busiest_by_ranks([2, 4], {"a": [2, 6], "b": [2, 4], "c": [2, 6]}, "arrays").axes
+    assert texts(axes) == ["a; c", "b"] and len(axes.lines) == 2
+
+
+def test_the_legend_of_fits_has_their_largest_errors() -> None:
+    figure = fits([8, 16], [1e-6, 2e-6], {"line": [1.1e-6, 1.5e-6]})
+    words = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert words == ["measured", "line: off by up to 25 %"]
 
 
 def test_losses_draws_each_rank_and_all() -> None:
