@@ -126,10 +126,10 @@ def _wrong(got: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarra
     return np.asarray(~(near | both | (got == expected)))
 
 
-def _tolerance(given: float | None, dtype: np.dtype) -> float:
-    """Return the tolerance that is given, or else a number of roundings of the expected value's dtype."""
-    if given is not None:
-        return given
+def _tolerance(chosen: float | None, dtype: np.dtype) -> float:
+    """Return the chosen tolerance, or without one a number of roundings of the expected value's dtype."""
+    if chosen is not None:
+        return chosen
     return ROUNDINGS * float(np.finfo(dtype).eps) if dtype.kind in "fc" else 0.0
 
 

@@ -76,10 +76,11 @@ class Fault(NamedTuple):
 class Outcome(NamedTuple):
     """What one call of the student's function did on one rank.
 
-    `result` is what it returned. `arguments` holds the arguments as they were after the call. `is_old`: the
-    result shares memory with an argument, although it must not. The rest is empty for a function that gets
-    no communicator: `sent` and `messages`, the bytes and messages that this rank sent to each rank, shape
-    (p,), `calls`, its calls of the communicator's methods, and `faults`, what strict mode has found.
+    `result` is what it returned. `arguments` holds the arguments as they were after the call.
+    `shares_memory`: the result shares memory with an argument, although it must not. The rest is empty for a
+    function that gets no communicator: `sent` and `messages`, the bytes and messages that this rank sent to
+    each rank, shape (p,), `calls`, its calls of the communicator's methods, and `faults`, what strict mode
+    has found.
     """
 
     result: Any
@@ -88,7 +89,7 @@ class Outcome(NamedTuple):
     messages: tuple[int, ...] = ()
     calls: tuple[Call, ...] = ()
     faults: tuple[Fault, ...] = ()
-    is_old: bool = False
+    shares_memory: bool = False
 
 
 class HeadingError(ValueError):

@@ -67,7 +67,7 @@ def _spoil_new_memory() -> None:
 
     def spoiled(make: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(make)
-        def made(*arguments: Any, **named: Any) -> Any:
+        def make_spoiled(*arguments: Any, **named: Any) -> Any:
             array = make(*arguments, **named)
             if array.dtype.kind in "fc":
                 array.fill(np.nan)
@@ -75,7 +75,7 @@ def _spoil_new_memory() -> None:
                 array.fill(np.iinfo(array.dtype).max)
             return array
 
-        return made
+        return make_spoiled
 
     for name in "empty", "empty_like":
         setattr(np, name, spoiled(getattr(np, name)))
@@ -102,7 +102,7 @@ def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> None:
         writer.write(cell=True)
         with _Deadline(task["deadline_s"], task["extra_s"]):
             _try(request, task, ranks, dict(namespace))
-        writer.begin(number + 1)  # the judge then reads what this request has given
+        writer.start_request(number + 1)  # the judge then reads what this request has given
 
 
 class _Deadline:
@@ -172,13 +172,13 @@ def _try(request: dict[str, Any], task: dict[str, Any], ranks: _OneProcess, name
     for number in request["cases"]:
         if ranks.any_failed(function is None or error is not None):
             break
-        if ranks.begin(cases[number]) and function is not None:
+        if ranks.begin_case(cases[number]) and function is not None:
             error = _call(function, number, cases, task, ranks)
-        ranks.end(error)
+        ranks.end_case(error)
     ranks.leave(free=not ranks.any_failed(function is None or error is not None) and request["free"])
 
 
-def is_in(result: Any, arguments: tuple[Any, ...]) -> bool:
+def shares_memory_with(result: Any, arguments: tuple[Any, ...]) -> bool:
     """Return whether a result shares memory with an argument."""
     import numpy as np
 
@@ -258,7 +258,7 @@ def _call(
             what = type(result).__name__
             result = task["digest"](result)
         packed, faults = pack(result), ranks.faults()
-        is_old = task["returns_new"] and is_in(result, arguments)
+        shares_memory = task["returns_new"] and shares_memory_with(result, arguments)
         if not task["on_ranks"] and task["digest"] is None:
             ranks.results.append((result, packed))
             before = packed
@@ -266,7 +266,9 @@ def _call(
             packed = pack(function(*arguments))  # what counts: it must not depend on an earlier call
             if json.dumps(packed) != json.dumps(before):  # as text: nan is not equal to itself
                 faults.append(Fault("state", OTHER_RESULT, ""))
-            if any(json.dumps(pack(earlier)) != json.dumps(kept) for earlier, kept in ranks.results):
+            if any(
+                json.dumps(pack(earlier)) != json.dumps(as_returned) for earlier, as_returned in ranks.results
+            ):
                 faults.append(Fault("state", KEPT_RESULT, ""))
     except BaseException as raised:
         error = _describe(raised, what)
@@ -274,7 +276,9 @@ def _call(
         return error
     changed = [pack(argument) for argument in arguments]
     traffic = ranks.traffic(case.ranks)
-    writer.write(case=number, result=packed, arguments=changed, faults=faults, is_old=is_old, **traffic)
+    writer.write(
+        case=number, result=packed, arguments=changed, faults=faults, shares_memory=shares_memory, **traffic
+    )
     return None
 
 
@@ -300,7 +304,7 @@ class _OneProcess:
         """Return whether any rank has failed, when all ranks have called this."""
         return failed
 
-    def begin(self, case: Case) -> bool:
+    def begin_case(self, case: Case) -> bool:
         """Return whether this rank takes part in a case."""
         return True
 
@@ -316,7 +320,7 @@ class _OneProcess:
         """Return what strict mode has found in this case."""
         return []
 
-    def end(self, error: dict[str, Any] | None = None) -> None:
+    def end_case(self, error: dict[str, Any] | None = None) -> None:
         """Let ranks that wait for this one know that it has ended the case, with an error or without."""
 
     def finalize(self) -> None:
@@ -338,7 +342,7 @@ class _Ranks(_OneProcess):
 
         super().__init__(folder, MPI.COMM_WORLD.rank)
         self.watch = getattr(MPI.COMM_WORLD, "watch", None)
-        self.own = MPI.Intracomm.Dup(MPI.Intracomm(MPI.COMM_WORLD))  # not watched, not counted
+        self.private_comm = MPI.Intracomm.Dup(MPI.Intracomm(MPI.COMM_WORLD))  # not watched, not counted
         # Lets messages travel on whose receives a function has left behind.
         self.progress: Callable[[], object] = lambda: None
         if is_strict:
@@ -354,11 +358,11 @@ class _Ranks(_OneProcess):
         self.used: list[Any] = []  # communicators of the present text
         self.calls: list[Call] = []  # of the present case
         self.requests: list[Any] = []  # of the present case; strict mode keeps its own
-        self.recording = recording(self.calls.append, made=None if is_strict else self.requests)
+        self.recording = recording(self.calls.append, open_requests=None if is_strict else self.requests)
         setattr(MPI, "COMM_WORLD", self.recording(self.counted))  # noqa: B010
         for size in sorted({case.ranks for case in cases}):
             self.comms[size] = self.counted.Split(0 if self.rank < size else 1, self.rank)
-        self.end()
+        self.end_case()
 
     def note(self, finding: Any) -> None:
         """Write a finding of strict mode at once: MPI may end this process for it."""
@@ -370,13 +374,13 @@ class _Ranks(_OneProcess):
         from mpi4py import MPI
 
         mine, on_any = np.array([int(failed)]), np.zeros(1, int)
-        request = self.own.Iallreduce(mine, on_any, MPI.MAX)
+        request = self.private_comm.Iallreduce(mine, on_any, MPI.MAX)
         while not request.Test():
             self.progress()
             time.sleep(0.001)
         return bool(on_any[0])
 
-    def begin(self, case: Case) -> bool:
+    def begin_case(self, case: Case) -> bool:
         takes_part = self.rank < case.ranks
         if takes_part and self.watch is not None:
             self.watch.begin_cell()
@@ -415,7 +419,7 @@ class _Ranks(_OneProcess):
         ]
         return [_fault(finding) for finding in findings]
 
-    def end(self, error: dict[str, Any] | None = None) -> None:
+    def end_case(self, error: dict[str, Any] | None = None) -> None:
         if self.watch is not None:
             from mpiwatch.sessions import CellState
 

@@ -120,7 +120,7 @@ class Judge:
         if imported:
             return Verdict(False, f"it has the line `{imported}`: {NOT_OWN}", len(self.cases))
         try:
-            (run,) = self.job.run([text], range(len(self.cases)))
+            (run,) = self.job.run_texts([text], range(len(self.cases)))
             finding = failures.finding(run, text, self.exercise, self.cases)
             if finding is None:
                 finding = self.finding(self.outcomes(run))
@@ -315,7 +315,7 @@ class Judge:
         if self.job.is_running:
             with suppress(OSError, Unreadable):  # after an error, the other mistakes are not recognised
                 texts = [self.exercise.mistaken(sentence) for sentence in sentences]
-                for place, run in enumerate(self.job.run(texts, numbers, limit_s)):
+                for place, run in enumerate(self.job.run_texts(texts, numbers, limit_s)):
                     outcome_of = _by_case_and_rank(run)
                     if len(outcome_of) == sum(self.cases[number].ranks for number in numbers):
                         for number, rank in sorted(outcome_of):
@@ -373,7 +373,7 @@ class Judge:
                     name = names[min(number, len(names) - 1)]
                     where = f"on rank {rank} " if self.exercise.on_ranks else ""
                     return f"{where}the function changes its argument `{name}`. Work on a copy"
-        if any(outcome.is_old for outcome in by_rank):
+        if any(outcome.shares_memory for outcome in by_rank):
             return "the result shares its memory with an argument. Return a new array"
         return None
 
@@ -397,7 +397,13 @@ def _by_case_and_rank(run: Run) -> dict[tuple[int, int], Outcome]:
                 calls = tuple(Call(*fields) for fields in record["calls"])
                 faults = tuple(Fault(*fields) for fields in record["faults"])
                 outcomes[record["case"], rank] = Outcome(
-                    unpack(record["result"]), arguments, sent, messages, calls, faults, record["is_old"]
+                    unpack(record["result"]),
+                    arguments,
+                    sent,
+                    messages,
+                    calls,
+                    faults,
+                    record["shares_memory"],
                 )
     return outcomes
 

@@ -155,7 +155,7 @@ class Job:
         try:
             self.folder = handover.folder(START_S)
             self._write_task(cases)
-            handover.begin()
+            handover.start_command()
         except OSError as error:
             end(self.process)
             self.guard.insist("read_output", self.read_output)
@@ -183,7 +183,9 @@ class Job:
         if self.handover is not None:
             self.handover.close()
 
-    def run(self, texts: Sequence[str], cases: Sequence[int], limit_s: float | None = None) -> list[Run]:
+    def run_texts(
+        self, texts: Sequence[str], cases: Sequence[int], limit_s: float | None = None
+    ) -> list[Run]:
         """Run cells with these texts, and their function on the cases of these numbers.
 
         Return one run for each text. A text that ends the job is the last one with a run. `limit_s` is

@@ -82,12 +82,14 @@ note_starts(count_start)
 
 
 def recording(
-    note: Callable[[Call], object], names: Iterable[str] = METHODS, made: list[OpenRequest] | None = None
+    note: Callable[[Call], object],
+    names: Iterable[str] = METHODS,
+    open_requests: list[OpenRequest] | None = None,
 ) -> type[CommWrapper]:
     """Return a class of communicators that note each call of these methods before they make it.
 
-    They add the requests that they return to `made`.
-    So do the communicators made from them. Calls that other wrappers make inside a call are not noted.
+    They add the requests that they return to `open_requests`. So do the communicators made from them. Calls
+    that other wrappers make inside a call are not noted.
     """
     inside = threading.local()
 
@@ -102,8 +104,8 @@ def recording(
         try:
             note(_call(comm, name, kwargs))
             result = call()
-            if made is not None and isinstance(result, MPI.Request):
-                made.append(OpenRequest(result, name, here()))
+            if open_requests is not None and isinstance(result, MPI.Request):
+                open_requests.append(OpenRequest(result, name, here()))
             return result
         finally:
             inside.is_inside = False

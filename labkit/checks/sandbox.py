@@ -93,7 +93,7 @@ class Handover:
         self._descriptor = descriptors[0]
         return Path(f"/proc/self/fd/{self._descriptor}")
 
-    def begin(self) -> None:
+    def start_command(self) -> None:
         """Let the command begin: its files are in the folder."""
         self._ours.send(b"1")
 
@@ -128,7 +128,7 @@ def refusal() -> str:
             )
             try:
                 handover.folder(START_S)
-                handover.begin()
+                handover.start_command()
             except OSError:
                 process.kill()
             errors = process.communicate(timeout=START_S)[1]

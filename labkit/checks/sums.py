@@ -64,17 +64,17 @@ def _factors(
     return None
 
 
-def _described(at: int, right: np.ndarray, place: int, found: np.ndarray, length: int) -> str:
+def _described(at: int, right: np.ndarray, place: int, got: np.ndarray, length: int) -> str:
     if place != at:
         where = f"it holds what belongs to values {place} to {place + length - 1} of the arrays"
         return f"{where}, expected values {at} to {at + length - 1}"
     near = EXACT * np.abs(right).max()
-    missing = [rank for rank in range(len(right)) if abs(found[rank]) <= near < abs(right[rank])]
-    wrong = [rank for rank in range(len(right)) if abs(found[rank] - right[rank]) > 10 * near]
+    missing = [rank for rank in range(len(right)) if abs(got[rank]) <= near < abs(right[rank])]
+    wrong = [rank for rank in range(len(right)) if abs(got[rank] - right[rank]) > 10 * near]
     if not wrong:
         return ""
     parts = [f"the array of {ranks_phrase(missing)} is missing from it"] if missing else []
-    ratios = found / np.where(np.abs(right) > near, right, np.inf)
+    ratios = got / np.where(np.abs(right) > near, right, np.inf)
     if len(wrong) == len(right) and np.ptp(ratios) < 1e-3 and _is_plain(ratios[0], right[0], len(right)):
         return f"every rank's array is in it, {ratios[0]:.4g} times as large as it should be"
     for rank in wrong:
@@ -83,10 +83,10 @@ def _described(at: int, right: np.ndarray, place: int, found: np.ndarray, length
         if not _is_plain(ratios[rank], right[rank], len(right)):
             return ""  # no sum of the ranks' arrays, though it can be written as one
         if abs(right[rank] - 1) <= near:
-            parts.append(f"the array of rank {rank} counts {counted(round(found[rank]), 'time')}")
+            parts.append(f"the array of rank {rank} counts {counted(round(got[rank]), 'time')}")
         else:
             parts.append(
-                f"the array of rank {rank} has the factor {found[rank]:.4g}, expected {right[rank]:.4g}"
+                f"the array of rank {rank} has the factor {got[rank]:.4g}, expected {right[rank]:.4g}"
             )
     return "; ".join(parts[:MOST_PARTS])
 

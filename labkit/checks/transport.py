@@ -129,9 +129,9 @@ class Writer:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder, self._rank = folder, rank
-        self.begin(0)
+        self.start_request(0)
 
-    def begin(self, number: int) -> None:
+    def start_request(self, number: int) -> None:
         """Begin the records of the request of this number."""
         self._file = (self._folder / f"rank-{self._rank}-{number}").open("ab", buffering=0)
 

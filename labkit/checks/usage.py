@@ -145,7 +145,7 @@ def _shared_memory(pid: int) -> Iterator[Unnamed]:
         match = UNNAMED.match(line) if line.endswith(REMOVED) else None
         if match is None:
             continue
-        begin, end, offset, device, inode = match.groups()
+        first, last, offset, device, inode = match.groups()
         major, minor = device.split(":")
-        size = int(end, 16) - int(begin, 16) + int(offset, 16)
+        size = int(last, 16) - int(first, 16) + int(offset, 16)
         yield Unnamed(os.makedev(int(major, 16), int(minor, 16)), int(inode), size)

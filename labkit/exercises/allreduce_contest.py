@@ -173,7 +173,7 @@ def schedule_of_file(file: Path, p: int) -> Schedule:
         cases = [Case(f"p = {p}", ((p,),))]
         exercise = Exercise(entry, lambda: cases, (), digest=rounds_as_list, prelude=PRELUDE, deadline_s=5.0)
         with scratch_folder() as folder, Job(folder, exercise, cases) as job:
-            (job_run,) = job.run([text], [0])
+            (job_run,) = job.run_texts([text], [0])
         fault = failures.finding(job_run, text, exercise, cases)
         if fault:
             raise ScheduleError(fault)

@@ -349,7 +349,7 @@ def _faults_of_a_run(script, scratch, warned, tasks, code):
             stack.callback(end, job)
             folder = handover.folder(START_S)
             _write_files(folder, script, warned)
-            handover.begin()
+            handover.start_command()
         else:
             _write_files(folder, script, warned)
             job = start(command, preexec_fn=partial(limit, processes()))

@@ -224,7 +224,7 @@ def accepted(exercise: Exercise, texts: Sequence[str]) -> list[bool]:
             judge = QuickJudge(job, exercise, cases)
             while job.is_running and len(found) < len(texts):
                 left = texts[len(found) :][:TEXTS_AT_ONCE]
-                runs = job.run([answers.runnable(text) for text in left], range(len(cases)), LIMIT_S)
+                runs = job.run_texts([answers.runnable(text) for text in left], range(len(cases)), LIMIT_S)
                 for run, text in zip(runs, left, strict=False):
                     try:
                         found.append(judge.judged(run, text) is None)

@@ -189,7 +189,7 @@ def test_an_error_of_the_check_is_raised() -> None:
 
 def test_a_missing_record_is_never_correct() -> None:
     record = {"case": 0, "result": pack(1), "arguments": [], "sent": [], "messages": [], "calls": []}
-    record["faults"], record["is_old"] = [], False
+    record["faults"], record["shares_memory"] = [], False
     run = Run([[record]], [""], None, True, 0, "", "")
     assert JudgeWithoutJob(exercise(), CASES[:1], {}).outcomes(run)[0][0].result == 1
     with pytest.raises(CheckFailed, match="no result"):

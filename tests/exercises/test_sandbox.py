@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> Run:
         ) as process:
             try:
                 handover.folder(DEADLINE_S)
-                handover.begin()
+                handover.start_command()
                 output, errors = process.communicate(timeout=DEADLINE_S)
             finally:
                 handover.close()

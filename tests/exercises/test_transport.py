@@ -92,7 +92,7 @@ def test_records_are_read_in_order_and_others_are_refused(tmp_path: Path) -> Non
     writer, path = Writer(tmp_path, 0), tmp_path / "rank-0-0"
     writer.write(case=3)
     writer.write(case=4)
-    writer.begin(1)
+    writer.start_request(1)
     writer.write(case=5)
     assert read(path) == [{"case": 3}, {"case": 4}]
     assert read(tmp_path / "rank-0-1") == [{"case": 5}]
