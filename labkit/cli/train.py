@@ -134,29 +134,29 @@ def command(preset: str | None, resume: Path | None, out: Path | None, **options
         begin_watching(Options(tuple(sys.argv), deadline_s=DEADLINE_S, command=NAME))
     from mpi4py import MPI
 
-    from labkit.train.run import run
+    from labkit.train.run import run_training
 
     comm = MPI.COMM_WORLD
     refuse_world_of_one(NAME, comm.size, MPI.get_vendor()[0])
     chosen = {name: value for name, value in options.items() if value not in (None, ())}
     with ending_together(comm, NAME):
         folder = out or resume or Path("runs", str(preset))
-        run(comm, chosen, folder, preset=preset, resume=resume is not None, draw=draw)
+        run_training(comm, chosen, folder, preset=preset, resume=resume is not None, draw=draw)
 
 
-def draw(out: Path, rows: list[Epoch], steps: list[Step], run: dict[str, Any]) -> None:
+def draw(out: Path, rows: list[Epoch], steps: list[Step], about: dict[str, Any]) -> None:
     """Draw the losses, the last steps of the timeline and, of a preset, what its report draws."""
     from labkit.plots import losses, timeline
     from labkit.plots.style import save
 
-    local = [[row.local_loss for row in rows if row.rank == rank] for rank in range(run["ranks"])]
+    local = [[row.local_loss for row in rows if row.rank == rank] for rank in range(about["ranks"])]
     save(out / "loss.png", losses(local, [row.global_loss for row in rows if row.rank == 0]))
-    slowed = [*([run["links"]] if "links" in run else []), *run["settings"]["bottleneck"]]
+    slowed = [*([about["links"]] if "links" in about else []), *about["settings"]["bottleneck"]]
     first = max(1, steps[-1].number - STEPS_DRAWN + 1)
     save(out / "timeline.png", timeline(steps, ", ".join(slowed), first))
-    if "preset" in run:
-        report = PRESETS[run["preset"]].report
-        save(out / f"report-{report.lower()}.png", _side_by_side(out, run["preset"]))
+    if "preset" in about:
+        report = PRESETS[about["preset"]].report
+        save(out / f"report-{report.lower()}.png", _side_by_side(out, about["preset"]))
 
 
 def _side_by_side(out: Path, preset: str) -> Figure:
@@ -172,11 +172,11 @@ def _side_by_side(out: Path, preset: str) -> Figure:
     ]:
         folder = out if name == preset else out.parent / name
         with suppress(OSError, ValueError, KeyError):
-            run = json.loads((folder / "run.json").read_text())
-            if run["preset"] == name:
+            about = json.loads((folder / "run.json").read_text())
+            if about["preset"] == name:
                 tables[name] = load_iterations(folder / "iterations.csv")
-                is_after = run["settings"]["average_after_step"]
-                runs[f"{name}, after stepping" if is_after else name] = run
+                is_after = about["settings"]["average_after_step"]
+                runs[f"{name}, after stepping" if is_after else name] = about
     if report != "E":
         loss, seconds = (
             {name: table[column].mean(axis=0, keepdims=True) for name, table in tables.items()}
@@ -196,9 +196,9 @@ def _side_by_side(out: Path, preset: str) -> Figure:
     }
     curves = {}
     for column, (label, factor) in quantities.items():
-        for name, run in runs.items():
+        for name, about in runs.items():
             of_ranks = [
-                [row[column] for row in run["epochs"] if row["rank"] == r] for r in range(run["ranks"])
+                [row[column] for row in about["epochs"] if row["rank"] == r] for r in range(about["ranks"])
             ]
             by_rank = np.array(of_ranks, float)  # a rank without samples in an epoch has None there: nan
             if np.isfinite(by_rank).any():

@@ -93,19 +93,21 @@ class Contributions(Callback):
 
     def begin(self, model: Model, held: Mapping[str, Sequence[np.ndarray]]) -> None:
         # Sums over the samples of an epoch: of this rank's gradients, and of all ranks'.
-        self._own, self._all = np.zeros_like(model.grads), np.zeros_like(model.grads)
+        self._sum_of_rank = np.zeros_like(model.grads)
+        self._sum_of_all = np.zeros_like(model.grads)
         self._weight = 0.0
 
     def after_backward(self, model: Model, weight: float) -> None:
-        self._own += weight * model.grads
+        self._sum_of_rank += weight * model.grads
         self._weight += weight
 
     def after_average(self, model: Model, global_batch: int) -> None:
-        self._all += global_batch * model.grads
+        self._sum_of_all += global_batch * model.grads
 
     def after_epoch(self, model: Model, epoch: Epoch) -> None:
         named = len(model.shapes) <= MOST_NAMES
-        parts, sums = (model.views(array) if named else {ALL: array} for array in (self._own, self._all))
+        parts = model.views(self._sum_of_rank) if named else {ALL: self._sum_of_rank}
+        sums = model.views(self._sum_of_all) if named else {ALL: self._sum_of_all}
         weight = self._weight or math.nan  # a rank without samples has no gradient of its own
         for name, part in parts.items():
             # The sum is shorter than a part if the ranks' gradients point in different directions.
@@ -113,7 +115,8 @@ class Contributions(Callback):
             epoch.gradient_norm[name] = length / weight
             epoch.gradient_mean[name] = float(part.mean()) / weight
             epoch.contribution[name] = length / (whole or math.nan)
-        self._own[...] = self._all[...] = 0
+        self._sum_of_rank[...] = 0
+        self._sum_of_all[...] = 0
         self._weight = 0.0
 
 
@@ -147,7 +150,7 @@ class Timeline(Callback):
 
         Their times are on the clock of rank 0 and count from the first `begin`.
         """
-        steps = [step for steps in self._comm.gather(self._own()) or [] for step in steps]
+        steps = [step for steps in self._comm.gather(self._steps_on_one_clock()) or [] for step in steps]
         zero = min((step.begin for step in steps), default=0.0)
         steps.sort(key=lambda step: (step.number, step.rank))
         return [step.shifted(lambda time: time - zero) for step in steps]
@@ -155,7 +158,7 @@ class Timeline(Callback):
     def state(self) -> dict[str, np.ndarray]:
         """Return this rank's steps so far, an array for each field."""
         names = [field.name for field in fields(Step) if field.name not in WITHOUT_SPANS]
-        steps = self._own()
+        steps = self._steps_on_one_clock()
         columns = {name: np.array([getattr(step, name) for step in steps]) for name in names}
         return {**columns, "total_s": np.array(self.total_s)}
 
@@ -180,7 +183,7 @@ class Timeline(Callback):
         end = self._comm.allreduce(max((step.done for step in self._earlier), default=0.0), MPI.MAX)
         self._ahead = end - self._comm.bcast(self._clock())
 
-    def _own(self) -> list[Step]:
+    def _steps_on_one_clock(self) -> list[Step]:
         """Return this rank's steps on one clock: that of all ranks, and of the steps before a break."""
         (began, first), (now, last) = self._began, self._compare()
         drift = (last - first) / (now - began)

@@ -43,8 +43,8 @@ def _has_every_iteration(record: Record) -> bool:
     for row in record.iterations:
         numbers.setdefault(row["rank"], []).append(int(row["iteration"]))
     without_gaps = (
-        own_numbers == list(range(own_numbers[0], own_numbers[0] + len(own_numbers)))
-        for own_numbers in numbers.values()
+        numbers_of_rank == list(range(numbers_of_rank[0], numbers_of_rank[0] + len(numbers_of_rank)))
+        for numbers_of_rank in numbers.values()
     )
     return len(numbers) == record.run["ranks"] and all(without_gaps)
 

@@ -71,8 +71,8 @@ class Saving:
 
     The last of `rows` is the record of the epoch in which the run goes on. A checkpoint holds arrays that a
     resumed run overwrites in place: the whole parameters and optimiser state, also of a sharded run, and what
-    each rank has of its own, which has `held` samples. `run` describes the run: a checkpoint of a run with
-    another description is refused, and one of other ranks unless the batches are for any ranks.
+    each rank has of its own, which has `held` samples. A checkpoint of a run with another `run_description`
+    is refused, and one of other ranks unless the batches are for any ranks.
 
     A signal reaches the ranks at different moments, and perhaps only one of them. If each acted by itself,
     they would write the states of different steps. So a rank only takes note of it, and all ranks agree after
@@ -86,12 +86,12 @@ class Saving:
         model: Model,
         averaging: StepAveraging,
         callbacks: Sequence[Callback],
-        run: Mapping[str, Any],
+        run_description: Mapping[str, Any],
         held: int,
         any_ranks: bool,
     ) -> None:
-        self._averaging, self._all_equal = averaging, not run["average_after_step"]
-        self._comm, self._checkpoints, self._buffers = comm, checkpoints, run["buffers"]
+        self._averaging, self._all_equal = averaging, not run_description["average_after_step"]
+        self._comm, self._checkpoints, self._buffers = comm, checkpoints, run_description["buffers"]
         self._held, self._any_ranks = held, any_ranks
         self._callbacks = {type(callback).__name__: callback for callback in callbacks}
         self._last = "there is none yet"
@@ -99,15 +99,15 @@ class Saving:
         self._handlers: dict[int, Handler] = {}  # the handlers before the run
         self.rows = [Epoch(1, comm.rank)]
         self._about = {
-            **{name: value for name, value in run.items() if name not in MAY_CHANGE},
+            **{name: value for name, value in run_description.items() if name not in MAY_CHANGE},
             "parameters": {name: list(shape) for name, shape in model.shapes.items()},
             "dtype": str(model.params.dtype),
         }
-        self._own = {"buffers": model.buffers} if model.buffers.size else {}
+        self._rank_state = {"buffers": model.buffers} if model.buffers.size else {}
         if averaging.residual is not None:
-            self._own["residual"] = averaging.residual
+            self._rank_state["residual"] = averaging.residual
         if not self._all_equal:
-            self._own |= averaging.whole_state()
+            self._rank_state |= averaging.whole_state()
 
     def __enter__(self) -> Saving:
         """Resume the run if it is to be resumed, and take note of signals from now on. Collective.
@@ -173,7 +173,7 @@ class Saving:
         if self._all_equal:
             self._averaging.restore(arrays)
         self.rows, own_state = comm.scatter(parts)
-        for name, array in self._own.items():
+        for name, array in self._rank_state.items():
             array[...] = own_state[name]
         for name, callback in self._callbacks.items():
             before = f"record/{name}/"
@@ -191,12 +191,14 @@ class Saving:
             for key, array in callback.state().items()
         }
         replicated = self._averaging.whole_state() if self._all_equal else {}
-        gathered = comm.gather((self._held, [asdict(row) for row in rows], {**records, **self._own}))
+        gathered = comm.gather((self._held, [asdict(row) for row in rows], {**records, **self._rank_state}))
         fault = None
         if gathered:
-            samples, rows_of_ranks, owns = zip(*gathered, strict=True)
+            samples, rows_of_ranks, states = zip(*gathered, strict=True)
             at = {"done": done, "epoch": rows[-1].epoch, "step": rows[-1].steps}
-            own = {f"rank {rank}/{name}": state[name] for rank, state in enumerate(owns) for name in state}
+            arrays_of_ranks = {
+                f"rank {rank}/{name}": state[name] for rank, state in enumerate(states) for name in state
+            }
             about = {
                 "run": self._about,
                 "settings": self._checkpoints.settings,
@@ -204,10 +206,13 @@ class Saving:
                 "progress": [{**at, "rows": rows_of_rank} for rows_of_rank in rows_of_ranks],
             }
             try:
-                weights = [*replicated.values(), *(state[name] for state in owns for name in self._own)]
+                weights = [
+                    *replicated.values(),
+                    *(state[name] for state in states for name in self._rank_state),
+                ]
                 if not all(np.isfinite(array).all() for array in weights):
                     raise OSError("the weights are no longer finite")
-                write_checkpoint(file, about, {**replicated, **own})
+                write_checkpoint(file, about, {**replicated, **arrays_of_ranks})
             except OSError as error:
                 why = error.strerror or error
                 fault = f"no checkpoint was written {reached} to {file} ({why}; {self._last})"
@@ -219,15 +224,15 @@ class Saving:
 
     def _check(self, about: Mapping[str, Any]) -> None:
         """Raise ValueError if a checkpoint described by `about` does not fit the run."""
-        run = about["run"]
+        stored_run = about["run"]
         for name, expected in self._about.items():
-            if name not in run or run[name] != expected:
+            if name not in stored_run or stored_run[name] != expected:
                 raise ValueError(
                     f"cannot resume: expected a checkpoint of a run with {name} {_short(expected)}, as in "
-                    f"this run, found one with {_short(run.get(name))}"
+                    f"this run, found one with {_short(stored_run.get(name))}"
                 )
         ranks, why = len(about["progress"]), ""
-        of_each_rank = self._own.keys() - {"residual"}
+        of_each_rank = self._rank_state.keys() - {"residual"}
         if self._buffers != "leave":
             of_each_rank -= {"buffers"}
         if not self._any_ranks:
@@ -252,7 +257,7 @@ class Saving:
         """
         expected = dict(whole)
         for rank, progress in enumerate(about["progress"]):
-            expected |= {f"rank {rank}/{name}": array for name, array in self._own.items()}
+            expected |= {f"rank {rank}/{name}": array for name, array in self._rank_state.items()}
             before = f"rank {rank}/record/"
             records = {name: array for name, array in arrays.items() if name.startswith(before)}
             for name, callback in self._callbacks.items():
@@ -290,7 +295,7 @@ class Saving:
         p = self._comm.size
         if len(before) == p:
             return list(zip(before, states, strict=True))
-        shared = {name: states[0][name] for name in self._own}
+        shared = {name: states[0][name] for name in self._rank_state}
         if "buffers" in shared and self._buffers == "average":
             buffers = [state["buffers"] for state in states]
             shared["buffers"] = np.average(buffers, axis=0, weights=about["samples"])

@@ -124,38 +124,38 @@ def compare(
     row has the "name" of a quantity, what was "measured" on each rank, and what is "printed" in the report,
     one figure for each rank or one for all.
     """
-    by_rank = [[row for row in rows if row.rank == one["rank"]] for one in ended]
+    by_rank = [[row for row in rows if row.rank == end_of_rank["rank"]] for end_of_rank in ended]
     report = PRESETS[preset].report
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     if report == "C":
         for number in range(log_every or 1, iterations.shape[1] + 1, log_every or 1):
-            found[f"loss, iteration {number}"] = iterations["loss"][:, number - 1]
-        found["average training loss"] = iterations["loss"].mean(axis=1)
-        found["training accuracy (%)"] = [_accuracy(own) for own in by_rank]
+            by_name[f"loss, iteration {number}"] = iterations["loss"][:, number - 1]
+        by_name["average training loss"] = iterations["loss"].mean(axis=1)
+        by_name["training accuracy (%)"] = [_accuracy(epochs_of_rank) for epochs_of_rank in by_rank]
     for at in (0, -1) if report in "ABE" else ():
-        epochs = [own[at] for own in by_rank]
+        epochs = [epochs_of_rank[at] for epochs_of_rank in by_rank]
         when = f"epoch {epochs[0].epoch}"
         for name in epochs[0].contribution if report != "E" else ():
-            found[f"mean gradient {name}, {when}"] = [epoch.gradient_mean[name] for epoch in epochs]
+            by_name[f"mean gradient {name}, {when}"] = [epoch.gradient_mean[name] for epoch in epochs]
             parts = [100 * epoch.contribution[name] for epoch in epochs]
-            found[f"contribution {name} (%), {when}"] = parts
-        found[f"loss, {when}"] = [epoch.local_loss for epoch in epochs]
+            by_name[f"contribution {name} (%), {when}"] = parts
+        by_name[f"loss, {when}"] = [epoch.local_loss for epoch in epochs]
         if report == "E":
-            found[f"accuracy, {when} (%)"] = [_accuracy([epoch]) for epoch in epochs]
+            by_name[f"accuracy, {when} (%)"] = [_accuracy([epoch]) for epoch in epochs]
         else:
-            found[f"global loss, {when}"] = [epoch.global_loss for epoch in epochs]
+            by_name[f"global loss, {when}"] = [epoch.global_loss for epoch in epochs]
             sync_ms = [1e3 * (epoch.wait_s + epoch.transfer_s) for epoch in epochs]
-            found[f"sync time, {when} (ms)"] = sync_ms
+            by_name[f"sync time, {when} (ms)"] = sync_ms
     if report in "CDE":
-        found["test accuracy (%)"] = [100 * one["test_accuracy"] for one in ended]
+        by_name["test accuracy (%)"] = [100 * end_of_rank["test_accuracy"] for end_of_rank in ended]
     if report == "C":
-        found["time per iteration (s)"] = without_first(iterations)["time_s"].mean(axis=1)
-        found |= {f"{part} (%)": 100 * of_ranks for part, of_ranks in fractions(iterations).items()}
+        by_name["time per iteration (s)"] = without_first(iterations)["time_s"].mean(axis=1)
+        by_name |= {f"{part} (%)": 100 * of_ranks for part, of_ranks in fractions(iterations).items()}
     else:
-        found["training time (s)"] = [one["total_s"] for one in ended]
+        by_name["training time (s)"] = [end_of_rank["total_s"] for end_of_rank in ended]
     return [
         {"name": name, "measured": [*map(float, measured)], "printed": figures.get(name, [])}
-        for name, measured in found.items()
+        for name, measured in by_name.items()
     ]
 
 

@@ -130,9 +130,9 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
         averaging = Sharded(comm, model, algorithm, buckets or Buckets(), optimizer, shard_state, accumulate)
     saving = None
     if checkpoints:
-        run = {**same, "optimizer": repr(optimizer), **batches.about}
+        run_description = {**same, "optimizer": repr(optimizer), **batches.about}
         held, any_ranks = len(shard.x), batches.for_any_ranks
-        saving = Saving(comm, checkpoints, model, averaging, callbacks, run, held, any_ranks)
+        saving = Saving(comm, checkpoints, model, averaging, callbacks, run_description, held, any_ranks)
     with quiet, averaging, saving or nullcontext():
         for callback in callbacks:
             callback.begin(model, averaging.held())
@@ -154,7 +154,7 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
                 step.local_batch, step.global_batch = len(x), shard.global_sizes[row.steps]
                 step.lr = lr(done) if callable(lr) else lr
 
-                averaging.begin(step)
+                averaging.begin_step(step)
                 step.loss, step.correct = gradient(x, y, averaging.finished)  # forward, loss and backward
                 weight = step.global_batch * factor(step.fraction, comm.size)
                 for callback in callbacks:
@@ -364,12 +364,12 @@ class LocalGradient:
         bounds = np.linspace(0, n, min(n, self._accumulate) + 1).astype(int).tolist()
         *others, (first, last) = pairwise(bounds)
         loss, correct = 0.0, 0
-        for begin, end in others:
-            fraction = (end - begin) / n
-            loss += fraction * model.loss_and_gradient(x[begin:end], y[begin:end])
+        for lower, upper in others:
+            fraction = (upper - lower) / n
+            loss += fraction * model.loss_and_gradient(x[lower:upper], y[lower:upper])
             correct += model.correct
             grads *= grads.dtype.type(fraction)
-            if begin == 0:
+            if lower == 0:
                 self._sum[...] = grads
             else:
                 self._sum += grads

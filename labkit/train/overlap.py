@@ -88,9 +88,9 @@ class Buckets:
 class StepAveraging:
     """Average the gradient of each step, then update: at once, when the backward pass is over.
 
-    `train` enters one such object for a whole run. In each step, it calls `begin`, then the backward pass
-    calls `finished` again and again, then `train` calls `finish` and `update`. With gradient accumulation,
-    only the step's last micro-batch calls `finished`: each rank averages once per step.
+    `train` enters one such object for a whole run. In each step, it calls `begin_step`, then the backward
+    pass calls `finished` again and again, then `train` calls `finish` and `update`. With gradient
+    accumulation, only the step's last micro-batch calls `finished`: each rank averages once per step.
 
     The gradients lie in the memory that the algorithm asks for (`labkit.comm.Averaging.prepare`), and are
     averaged in place. All ranks make the same calls, in the same order, but a rank whose local batch is empty
@@ -133,7 +133,7 @@ class StepAveraging:
         self.close(failed=kind is not None)
         self._model.move_gradients(self._grads_before)
 
-    def begin(self, step: Step) -> None:
+    def begin_step(self, step: Step) -> None:
         """Begin a step, whose batches are known. Send nothing yet."""
         self._step = step
 
@@ -199,11 +199,11 @@ class Overlapped(StepAveraging):
         # Between the ranks of a node, shared memory needs no messages, and between nodes it has communicators
         # of its own; and its buffers belong to the communicator that they were made with.
         needs_none = comm.size == 1 or self._averaging.algorithm == "shared-memory"
-        self._own = None if needs_none else comm.Dup()
-        self._comm = self._own or comm
+        self._private_comm = None if needs_none else comm.Dup()
+        self._comm = self._private_comm or comm
         self._queue = BucketQueue(comm)
 
-    def begin(self, step: Step) -> None:
+    def begin_step(self, step: Step) -> None:
         self._step = step
         self._complete = 0  # how many buckets the backward pass has completed
         self._layers: list[tuple[int, float]] = []  # what `finished` was told in this step, and when
@@ -212,7 +212,7 @@ class Overlapped(StepAveraging):
     def finished(self, start: int) -> None:
         self._layers.append((start, perf_counter()))
         while self._complete < len(self.plan) and self.plan[self._complete][0] >= start:
-            self._begin(self._complete, partial(self._average, self._complete))
+            self._enqueue(self._complete, partial(self._average, self._complete))
             self._complete += 1
 
     def finish(self) -> None:
@@ -224,8 +224,8 @@ class Overlapped(StepAveraging):
 
     def close(self, failed: bool) -> None:
         self._queue.close()
-        if self._own is not None and not failed:  # else its messages may still be under way
-            self._own.Free()
+        if self._private_comm is not None and not failed:  # else its messages may still be under way
+            self._private_comm.Free()
 
     def _average(self, bucket: int) -> Steps:
         part, averaging = slice(*self.plan[bucket]), self._averaging
@@ -233,8 +233,8 @@ class Overlapped(StepAveraging):
             averaging = replace(averaging, residual=self.residual[part])
         return averaging.steps(self._comm, self._grads[part], self._step.fraction)
 
-    def _begin(self, bucket: int, job: Callable[[], Steps]) -> int:
-        """Begin a job, which communicates for a bucket, when those before it are done; return its number."""
+    def _enqueue(self, bucket: int, job: Callable[[], Steps]) -> int:
+        """Add a job, which communicates for a bucket, to the queue; return its number."""
         complete = perf_counter()
 
         def timed() -> Steps:

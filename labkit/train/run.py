@@ -67,9 +67,9 @@ CHECKPOINT = "checkpoint.npz"
 Draw = Callable[[Path, list[Epoch], list[Step], dict[str, Any]], None]
 
 
-def run(
+def run_training(
     comm: MPI.Intracomm,
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
     out: Path,
     *,
     preset: str | None = None,
@@ -78,8 +78,8 @@ def run(
 ) -> None:
     """Train as the settings say, print each epoch, test each rank's model and write the results to `out`.
 
-    The `given` settings are the options of `labkit train` that were given, by name; the others are those of
-    the preset, or with `resume` of the run in `out`, and of the model's recipe. Rank 0 calls `draw` to add
+    `options` has those of `labkit train` that the user wrote, by name; all other settings are those of the
+    preset, or with `resume` of the run in `out`, and of the model's recipe. Rank 0 calls `draw` to add
     figures to the results.
 
     If `out` holds the results of the run to resume, with these settings, do nothing but say so.
@@ -88,7 +88,7 @@ def run(
     is writing to `out`, or the results cannot be written.
     """
     before = _stored(comm, out) if resume else _preset(comm, preset)
-    settings = Settings.complete(given, before)
+    settings = Settings.complete(options, before)
     finished = comm.bcast(_finished(out, before, settings)) if resume else None
     if finished:
         if comm.rank == 0:
@@ -127,7 +127,7 @@ def _run(  # noqa: PLR0915 (a run from its model to its files)
     out: Path,
     draw: Draw,
 ) -> None:
-    """Do what `run` says, alone in `out`."""
+    """Do what `run_training` says, alone in `out`."""
     shape = settings.recipe.shape
     dataset = SharedSet(comm, settings.data, shape, settings.samples)
     model = MODELS[settings.model](shape or dataset.features, dataset.outputs, settings.seed)
@@ -344,9 +344,11 @@ def _unfit(before: Mapping[str, Any], settings: Settings, steps: int, ranks: int
 def _finished(out: Path, before: Mapping[str, Any], settings: Settings) -> str | None:
     """Return when the run of a checkpoint was finished with these settings; None if it was not."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        run = json.loads((out / "run.json").read_text())
-        same = run["started"] == before["started"] and Settings.complete({}, run["settings"]) == settings
-        return str(run["finished"]) if same and all((out / name).exists() for name in RAW) else None
+        stored = json.loads((out / "run.json").read_text())
+        same = (
+            stored["started"] == before["started"] and Settings.complete({}, stored["settings"]) == settings
+        )
+        return str(stored["finished"]) if same and all((out / name).exists() for name in RAW) else None
     return None
 
 

@@ -241,15 +241,15 @@ class Settings:
     )
 
     @classmethod
-    def complete(cls, given: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Settings:
-        """Return all settings of a run: those given, then those of a preset or checkpoint, then a recipe's.
+    def complete(cls, options: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Settings:
+        """Return all settings of a run: the options, then a preset's or checkpoint's, then a recipe's.
 
-        If the `given` settings name `iterations` and no epochs, `epochs` is None: as many as these iterations
-        take. What older versions stored and nothing reads any more is left out.
+        If the options name `iterations` and no epochs, `epochs` is None: as many as these iterations take.
+        What older versions stored and nothing reads any more is left out.
         """
-        chosen = {**(before or {}), **given}
+        chosen = {**(before or {}), **options}
         if chosen.get("optimizer") == "adamw" and (before or {}).get("optimizer") != "adamw":
-            chosen = {**chosen, **ADAMW, **given}  # a recipe's and a preset's are for SGD
+            chosen = {**chosen, **ADAMW, **options}  # a recipe's and a preset's are for SGD
         if chosen.get("iterations") is not None:
             chosen.setdefault("epochs", None)
         settings = {**RECIPES[chosen.get("model", "linear")].settings(), **chosen}

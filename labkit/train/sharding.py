@@ -125,7 +125,7 @@ class Sharded(Overlapped):
     def _gather_all(self) -> None:
         began = perf_counter()
         for bucket in range(len(self._parts)):
-            self._begin(bucket, partial(self._gather, bucket))
+            self._enqueue(bucket, partial(self._gather, bucket))
         self._queue.finish()
         self._step.gathered(began, perf_counter())
         self._step.transfers = tuple(self._transfers)
@@ -150,7 +150,7 @@ class Sharded(Overlapped):
         wanted = {*self._needed[number], *next(filter(None, following), [])}
         self._release(self._gathered.keys() - wanted)
         for bucket in sorted(wanted - self._gathered.keys(), reverse=forward):
-            self._gathered[bucket] = self._begin(bucket, partial(self._gather, bucket))
+            self._gathered[bucket] = self._enqueue(bucket, partial(self._gather, bucket))
         self._wait_in_pass(max((self._gathered[bucket] for bucket in self._needed[number]), default=0))
 
     def _wait_in_pass(self, job: int) -> None:
@@ -166,9 +166,9 @@ class Sharded(Overlapped):
             self._queue.wait_for(self._gathered.pop(bucket))
             release(self._model.params[self._parts[bucket].bucket])
 
-    def begin(self, step: Step) -> None:
+    def begin_step(self, step: Step) -> None:
         self._release([*self._gathered])  # by passes between two steps
-        super().begin(step)
+        super().begin_step(step)
         if not self._keeps_params:  # ranks with fewer micro-batches gather as often as the others
             for _ in range(self._accumulate - max(1, min(step.local_batch, self._accumulate))):
                 self._pass_without_samples()
@@ -193,7 +193,7 @@ class Sharded(Overlapped):
     def close(self, failed: bool) -> None:
         self._model.before_layer = None
         if not failed and not self._keeps_params:
-            self.begin(Step(0, 0, self._comm.rank, local_batch=self._accumulate))
+            self.begin_step(Step(0, 0, self._comm.rank, local_batch=self._accumulate))
             self._gather_all()
         super().close(failed)
 

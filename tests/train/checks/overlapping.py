@@ -48,7 +48,7 @@ def check_buckets_are_averaged_in_order_while_the_rank_computes(comm: MPI.Intrac
     grads = np.full(1000, comm.rank, np.float32)
     overlapped = Overlapped(comm, of_gradient(grads), Averaging("ring", "sum"), Buckets(800, 400))
     step = Step(1, 1, comm.rank, global_batch=1)
-    overlapped.begin(step)
+    overlapped.begin_step(step)
     overlapped.finished(510)  # the third bucket, from 500 to 700, is not complete yet
     assert overlapped.plan[:3] == [(900, 1000), (700, 900), (500, 700)]
     assert overlapped._complete == 2
@@ -97,7 +97,7 @@ def check_each_bucket_has_its_own_part_of_the_residual(comm: MPI.Intracomm) -> N
     for seed in range(3):
         own = np.random.default_rng([seed, comm.rank]).normal(size=120).astype(np.float32)
         grads[...] = own
-        overlapped.begin(step)
+        overlapped.begin_step(step)
         overlapped.finished(0)
         overlapped.finish()
         for bucket in (slice(*bounds) for bounds in overlapped.plan):
