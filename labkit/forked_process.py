@@ -65,27 +65,24 @@ class ForkedProcess:
         """Ask for the process. Raise OSError if it cannot be forked."""
         self.returncode: int | None = None
         self.stdin: Any = None
+        self.stdout: Any = None
         self._process: int | None = None  # a file by which the system tells of the end, and takes signals
         self._connection = socket.socket(socket.AF_UNIX)
-        self._connection.settimeout(FORKED_S)
-        its_stdin = os.open(os.devnull, os.O_RDONLY)
-        if stdin == subprocess.PIPE:
-            os.close(its_stdin)
-            its_stdin, into = os.pipe()
-            self.stdin = open(into, "wb")  # noqa: SIM115  (closed by `__exit__`)
-        elif stdin != subprocess.DEVNULL:
-            os.dup2(stdin, its_stdin)
-        out, its_stdout = os.pipe()
-        self.stdout: Any = open(out, "rb")  # noqa: SIM115
-        files = [its_stdin, its_stdout, os.dup(its_stdout if joins_stderr else 2)]
-        request = {
-            "ranks": 0,
-            "files": [0, 1, 2],
-            "environment": dict(env),
-            "directory": cwd or os.getcwd(),
-            "words": [*words],
-        }
+        files: list[int] = []  # of the process: its input, output and errors
         try:
+            files.append(self._open_stdin(stdin))
+            out, its_stdout = os.pipe()
+            files.append(its_stdout)
+            self.stdout = open(out, "rb")  # noqa: SIM115  (closed by `__exit__`)
+            files.append(os.dup(its_stdout if joins_stderr else 2))
+            request = {
+                "ranks": 0,
+                "files": [0, 1, 2],
+                "environment": dict(env),
+                "directory": cwd or os.getcwd(),
+                "words": [*words],
+            }
+            self._connection.settimeout(FORKED_S)
             self._connection.connect(f"\0{address}")
             forking.send(self._connection, request, files)
             pid = self._connection.recv(forking.STATUS.size, socket.MSG_WAITALL)
@@ -96,12 +93,20 @@ class ForkedProcess:
             # Linux before 5.3, and some builds of Python, have no such files; or the process has ended.
             with suppress(OSError, AttributeError):
                 self._process = os.pidfd_open(self.pid)
-        except OSError:
+        except BaseException:
             self._close()
             raise
         finally:
             for file in files:
                 os.close(file)
+
+    def _open_stdin(self, stdin: int) -> int:
+        """Return the file from which the process reads; for a pipe, `self.stdin` becomes its other end."""
+        if stdin == subprocess.PIPE:
+            its_stdin, into = os.pipe()
+            self.stdin = open(into, "wb")  # noqa: SIM115  (closed by `__exit__`)
+            return its_stdin
+        return os.open(os.devnull, os.O_RDONLY) if stdin == subprocess.DEVNULL else os.dup(stdin)
 
     def poll(self) -> int | None:
         """Return the exit code, or minus the signal, of a process that has ended; else None."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -220,3 +221,19 @@ def test_a_process_that_is_forked_for_another_has_its_pipes_and_is_ended(
     with forked_process.start(address, ["import time; time.sleep(600)"], env={**os.environ}) as process:
         server.kill()  # and all that it has forked
         assert process.wait(60) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("stdin", [subprocess.DEVNULL, subprocess.PIPE, 0])
+def test_a_request_that_lacks_files_leaves_none_open(stdin: int) -> None:
+    """Each call may open one file more than the one before, so each fails at the next of its steps."""
+    before = sorted(os.listdir("/proc/self/fd"))
+    unused = [number for number in range(1024) if str(number) not in before]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for count in range(9):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (unused[count], hard))
+        try:
+            with pytest.raises(OSError):
+                forked_process.ForkedProcess("nobody", ["print()"], {}, None, stdin, joins_stderr=False)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert sorted(os.listdir("/proc/self/fd")) == before, f"with {count} files"
