@@ -22,10 +22,15 @@ def ranks_phrase(ranks: Collection[int], size: int | None = None) -> str:
     """Return `rank 2`, `ranks 0, 1, 5` or `ranks 0–3, 5`; with `size`, `all 4 ranks` if these are all."""
     if size is not None and len(ranks) == size > 1:
         return f"all {size} ranks"
+    return ("rank " if len(ranks) == 1 else "ranks ") + numbers_phrase(ranks)
+
+
+def numbers_phrase(numbers: Collection[int]) -> str:
+    """Return `2`, `0, 1, 5` or `0–3, 5`."""
     texts: list[str] = []
-    for run in runs(ranks):
-        texts += [f"{run[0]}–{run[-1]}"] if len(run) > 2 else map(str, run)
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(texts)
+    for group in runs(numbers):
+        texts += [f"{group[0]}–{group[-1]}"] if len(group) > 2 else map(str, group)
+    return ", ".join(texts)
 
 
 def runs(numbers: Collection[int]) -> list[list[int]]:

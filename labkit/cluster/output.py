@@ -14,7 +14,7 @@ from IPython.display import publish_display_data
 
 from labkit.cluster.adapter import client
 from labkit.cluster.merged_lines import blocks
-from labkit.text import NO_TAG, ranks_phrase
+from labkit.text import NO_TAG, numbers_phrase, ranks_phrase
 
 ARRIVAL_S = 1.0  # how long after the last output to wait for more, once the cell has ended
 LONGEST_TEXT = 500_000  # characters of one rank's text; much more freezes a browser
@@ -141,8 +141,7 @@ def labelled(ranks: list[int], content: Any) -> str:
     """Return the text of a result with a label: `Out[2:5]: 4`, or `Out[0–3:5]: 4` of several ranks."""
     text = content["data"].get("text/plain", "")
     break_ = "\n" if "\n" in text and not text.startswith("\n") else ""
-    numbers = ranks_phrase(ranks).partition(" ")[2]
-    return f"{RED}Out[{numbers}:{content['execution_count']}]: {NORMAL}{break_}{text}"
+    return f"{RED}Out[{numbers_phrase(ranks)}:{content['execution_count']}]: {NORMAL}{break_}{text}"
 
 
 def tagged(tag: str, text: str) -> str:

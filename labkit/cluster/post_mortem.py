@@ -42,18 +42,26 @@ def debug(shell: Any, ranks: Ranks, line: str = "") -> None:
     others = [other for other in failed if other != rank]
     more = f" `%debug {others[0]}` opens rank {others[0]}." if others else ""
     print(f"Rank {rank}, where it failed. {HELP}{more}")
-    print(ask(ranks, rank, ""))
     try:
-        while True:
-            command = input(f"rank {rank}> ").strip()
-            if command in ENDS:
-                break
+        print(ask(ranks, rank, ""))
+        command = next_command(rank)
+        while command not in ENDS:
             print(ask(ranks, rank, command or "where"))
+            command = next_command(rank)
+    finally:
+        if rank in ranks.client.ids:  # not if a command has ended the engines
+            ranks.client[rank].apply_sync(failed_frame.close)
+
+
+def next_command(rank: int) -> str:
+    """Return what the user types; a command that ends if nothing can be typed, or at the stop button."""
+    try:
+        return input(f"rank {rank}> ").strip()
     except (StdinNotImplementedError, EOFError):
         print(NO_KEYBOARD)
-    except KeyboardInterrupt:  # the stop button
+    except KeyboardInterrupt:
         print("%debug has ended.")
-    ranks.client[rank].apply_sync(failed_frame.close)
+    return ENDS[0]
 
 
 def ask(ranks: Ranks, rank: int, command: str) -> str:

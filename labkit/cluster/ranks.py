@@ -54,7 +54,7 @@ class Ranks:
     ) -> None:
         self.client = client
         self.pids = {info.pid: info.rank for info in infos}
-        self.processes = {info.rank: psutil.Process(info.pid) for info in infos if is_here(info)}
+        self.processes = processes_here(infos)
         self.hosts = {info.rank: info.host for info in infos}
         files = cluster_files(cluster.profile_dir, cluster.cluster_id)
         self.exits = Path(files["exits"])
@@ -276,9 +276,14 @@ def stuck_text(report: Report) -> str:
     return f"{ranks_phrase(stuck_in_mpi(report))} could not leave MPI: the engines were ended. {ADVICE}"
 
 
-def is_here(info: RankInfo) -> bool:
-    """Return whether a rank's process is on this machine, among those that this process sees."""
-    return bool(info.started) and start_time(info.pid) == info.started
+def processes_here(infos: Sequence[RankInfo]) -> dict[int, psutil.Process]:
+    """Return the ranks' processes that are on this machine, and that this process sees, by rank."""
+    processes = {}
+    for info in infos:
+        if info.started and start_time(info.pid) == info.started:
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since
+                processes[info.rank] = psutil.Process(info.pid)
+    return processes
 
 
 def send_signal(

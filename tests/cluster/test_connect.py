@@ -7,15 +7,18 @@ test. Tests of clusters that `ipcluster` starts are in test_ipcluster.py.
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import psutil
 import pytest
 
 from labkit import forking
+from labkit.cluster import ranks
 from labkit.cluster.connection import RankInfo, has_other_ids
+from mpiwatch.processes import start_time
 from tests.cluster.shared import kernel, world
-from tests.cluster_fixtures import Kernel, World, by_rank, wait_until
+from tests.cluster_fixtures import DEADLINE_S, Kernel, World, by_rank, wait_until
 from tests.conftest import thorough
 
 pytestmark = pytest.mark.clusters
@@ -112,6 +115,27 @@ def test_other_ids_than_ranks_are_recognised() -> None:
     assert has_other_ids(world(0, 1, 3, 2, size=4))
     assert not has_other_ids(world(0, 1, 2))
     assert not has_other_ids(world(0, 0, 0, size=1))
+
+
+def test_a_rank_that_ends_while_its_process_is_looked_up_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    children = [subprocess.Popen(["sleep", str(DEADLINE_S)]) for _ in range(2)]
+    infos = [
+        RankInfo(rank, 2, child.pid, start_time(child.pid), "", "", "") for rank, child in enumerate(children)
+    ]
+
+    def start_time_and_end(pid: int) -> str:
+        started = start_time(pid)
+        if pid == children[1].pid:
+            children[1].kill()
+            children[1].wait()
+        return started
+
+    monkeypatch.setattr(ranks, "start_time", start_time_and_end)
+    assert {rank: process.pid for rank, process in ranks.processes_here(infos).items()} == {
+        0: children[0].pid
+    }
+    children[0].kill()
+    children[0].wait()
 
 
 def test_a_lost_request_is_sent_again(kernel: Kernel) -> None:

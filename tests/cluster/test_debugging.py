@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -28,15 +29,21 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
             yield kernel
 
 
-def typed(kernel: Kernel, cell: str, answers: Sequence[str], stop: bool = False) -> str:
+def typed(
+    kernel: Kernel, cell: str, answers: Sequence[str], stop: bool = False, stop_at: Path | None = None
+) -> str:
     """Run a cell in a notebook in which a person can type; return its output.
 
-    Each of the answers is typed when the cell asks. With `stop`, the stop button follows the last one.
+    Each of the answers is typed when the cell asks. With `stop`, the stop button follows the last one; with
+    `stop_at`, it is pressed once this file exists.
     """
     message = kernel.client.execute(cell, allow_stdin=True)
     waiting, said = list(answers), []
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
+        if stop_at is not None and stop_at.exists():
+            kernel.manager.interrupt_kernel()
+            stop_at = None
         if kernel.client.stdin_channel.msg_ready():
             kernel.client.stdin_channel.get_msg(timeout=1)
             if waiting:
@@ -73,6 +80,16 @@ def test_commands_that_would_go_on_are_refused_and_the_stop_button_ends_it(noteb
     said = typed(notebook, "%debug 2", ["c", "interact", "1 / 0"], stop=True)
     assert said.count("The cell has ended, so it cannot go on.") == 2, said
     assert "*** ZeroDivisionError: division by zero" in said and said.endswith("%debug has ended.\n"), said
+    assert notebook.run("%px print(comm.allreduce(1))") == "[ranks 0–3] 4\n"
+
+
+def test_a_command_that_is_stopped_ends_with_the_report_of_what_the_ranks_did(
+    notebook: Kernel, tmp_path: Path
+) -> None:
+    notebook.run(FAILS)
+    sleeps = f"open({str(tmp_path / 'begun')!r}, 'w').close(), __import__('time').sleep({DEADLINE_S})"
+    said = typed(notebook, "%debug", [sleeps], stop_at=tmp_path / "begun")
+    assert "KeyboardInterrupt: the cell was stopped." in said and "%debug has ended." not in said, said
     assert notebook.run("%px print(comm.allreduce(1))") == "[ranks 0–3] 4\n"
 
 
