@@ -149,8 +149,19 @@ def save_trace(path: Path, steps: Sequence[Step], about: Mapping[str, Any]) -> N
 
 
 def load_iterations(path: Path) -> np.ndarray:
-    """Return the table of iterations.csv. Raise OSError or ValueError if there is none."""
-    table = np.loadtxt(path, ROW, delimiter=",", skiprows=1)
+    """Return the table of iterations.csv, whose columns may have any order; others are left out.
+
+    Raise OSError if there is no such file, ValueError if it is damaged or a column is missing.
+    """
+    names = ROW.names or ()
+    content = np.atleast_1d(np.genfromtxt(path, delimiter=",", names=True, encoding="utf-8"))
+    missing = [name for name in names if name not in (content.dtype.names or ())]
+    if missing:
+        expected, lost = ", ".join(names), ", ".join(missing)
+        raise ValueError(f"{path}: expected the columns {expected}, and {lost} is missing")
+    table = np.empty(content.size, ROW)
+    for name in names:
+        table[name] = content[name]
     return table.reshape(table["rank"].max() + 1, -1)
 
 

@@ -81,6 +81,17 @@ def test_what_a_run_records(job: tuple[Path, str]) -> None:
     assert all(row["gradient_norm"]["all"] > 0 for row in found["epochs"])
 
 
+def test_iterations_are_read_by_the_names_of_their_columns(job: tuple[Path, str], tmp_path: Path) -> None:
+    table = load_iterations(job[0] / "iterations.csv")
+    rows = [line.split(",") for line in (job[0] / "iterations.csv").read_text().splitlines()]
+    other = tmp_path / "iterations.csv"
+    other.write_text("".join(f"{','.join(reversed(row))},{number}\n" for number, row in enumerate(rows)))
+    assert (load_iterations(other) == table).all()
+    other.write_text("".join(f"{','.join(row[:-1])}\n" for row in rows))
+    with pytest.raises(ValueError, match=r"expected the columns .*, and communication_s is missing"):
+        load_iterations(other)
+
+
 def test_json_holds_no_infinity(tmp_path: Path) -> None:
     save_record(tmp_path, mlp(), [], {"loss": math.inf, "rows": [{"a": math.nan}, -math.inf], "n": 1})
 
