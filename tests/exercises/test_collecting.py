@@ -182,6 +182,16 @@ def test_it_trains_to_labkits_losses(p: int, folder: Path, labkits: list[float])
         np.testing.assert_allclose(each, labkits, rtol=1e-5, err_msg=words)
 
 
+@pytest.mark.parametrize("notebooks", [(), ("all",)])
+@pytest.mark.parametrize("option", ["--epochs", "--batch"])
+def test_a_number_below_1_gets_a_message_that_says_what_was_expected(
+    option: str, notebooks: tuple[str, ...], folder: Path
+) -> None:
+    path = collected(folder, "whole" if notebooks else "empty", week(notebooks))
+    done = run_python(path, option, "0", code=2)
+    assert f"error: {option}: expected 1 or more, got 0" in done.stderr, done.stderr
+
+
 def test_with_shuffled_digits_the_losses_do_not_depend_on_the_number_of_ranks(folder: Path) -> None:
     path = str(collected(folder, "whole", answers()))
     (alone,), (together,) = (
