@@ -75,10 +75,10 @@ def down() -> None:
         click.echo("The hosts are down." if hosts.down() else "No hosts were up.")
 
 
-@command.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@command.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-n", "ranks", type=Whole(max=MOST_RANKS), help="Number of ranks.  [default: one on each host]")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(ranks: int | None, program: tuple[str, ...]) -> None:
+def run_program(ranks: int | None, program: tuple[str, ...]) -> None:
     """Run an MPI program on the hosts: labkit hosts run python program.py."""
     # The supervisor removes the shared memory of ranks that are killed.
     ranks_option = [] if ranks is None else ["-n", str(ranks)]

@@ -68,13 +68,13 @@ class JupyterLab:
             options.append("--allow-root")
         if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             options.append("--no-browser")  # otherwise it opens a text browser in this terminal
-        own = {"JUPYTER_TOKEN": self._secrets.token, "JUPYTER_RUNTIME_DIR": str(self._folder)}
+        variables = {"JUPYTER_TOKEN": self._secrets.token, "JUPYTER_RUNTIME_DIR": str(self._folder)}
         with self.log.open("w") as log:
             return start_child(
                 # -P: a file random.py in the student's folder must not take the place of Python's own.
                 [sys.executable, "-P", "-c", JUPYTERLAB, *options],
                 remove=str(self._folder),
-                env={**os.environ, **own},
+                env={**os.environ, **variables},
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -102,12 +102,12 @@ class JupyterLab:
         Without a limit, wait as long as JupyterLab makes progress. Raise ClickException if it ends or stands
         still, or at the limit.
         """
-        progress = Progress(self.process.pid, self.log)
+        progress = StartProgress(self.process.pid, self.log)
         while True:
             if self._has_lost_its_port():
                 self._secrets.renew()
                 self.process = self._start()
-                progress = Progress(self.process.pid, self.log)
+                progress = StartProgress(self.process.pid, self.log)
             if not self.is_running():
                 raise self._failure("JupyterLab ended before it could be reached.")
             for path in self._folder.glob("jpserver-*.json"):
@@ -141,7 +141,7 @@ class JupyterLab:
         return click.ClickException("\n".join([what, *lines, f"All of its messages: {self.log}"]))
 
 
-class Progress:
+class StartProgress:
     """What JupyterLab does while it starts. It says so at FIRST_LINE_S, and then at twice the time each."""
 
     def __init__(self, pid: int, log: Path) -> None:
@@ -255,7 +255,7 @@ def command(
     Each notebook starts its own ranks. In another folder than your own copies, open the notebook saved last.
     """
     if page_only:
-        write_page(folder)
+        write_page()
         return
     if copy_only:
         _prepare(folder)
@@ -327,24 +327,28 @@ def _prepare(folder: Path) -> None:
                 f"Start in a folder that you may write to and that has room for them."
             ) from error
         click.echo("".join(f"{line}\n" for line in lines), nl=False)
-        write_page(COPIES)
+        write_page()
     fonts.hand_out()
     if not (folder / FIRST).exists():
         raise InputError(f"{folder} has no {FIRST}. Give the folder of the notebooks, or leave --folder out.")
 
 
-def write_page(folder: Path) -> None:
-    """Write the start page, as far as that is possible: the notebooks work without it."""
+def write_page() -> None:
+    """Write the start page of the copies, as far as that is possible: the notebooks work without it."""
     from labkit.checks.exercise import HeadingError  # noqa: PLC0415
 
     with suppress(OSError, HeadingError):
-        start_page.write(folder)
+        start_page.write(COPIES)
+
+
+def has_page(folder: Path) -> bool:
+    """Return whether a folder has the start page; elsewhere than in the copies, such a file is the user's."""
+    return folder == COPIES and (folder / start_page.NAME).exists()
 
 
 def first_to_open(folder: Path) -> Path:
     """Return the start page of a student's copies; without one, the notebook that was saved last."""
-    page = folder / start_page.NAME
-    return page if folder == COPIES and page.exists() else last_used(folder)
+    return folder / start_page.NAME if has_page(folder) else last_used(folder)
 
 
 def last_used(folder: Path) -> Path:
@@ -365,9 +369,9 @@ def _wait_for_an_end(lab: JupyterLab, folder: Path) -> None:
     while lab.is_running() and ("MAKELEVEL" not in os.environ or os.getppid() == parent):
         time.sleep(END_POLL_S)
         now = changed_ns(record.path())
-        if now != noted and (folder / start_page.NAME).exists():
+        if now != noted and has_page(folder):
             # In a process of its own: this one stays small for the hours that it runs.
-            words = ["-P", "-m", "labkit", "lab", "--page-only", f"--folder={folder}"]
+            words = ["-P", "-m", "labkit", "lab", "--page-only"]
             with suppress(subprocess.TimeoutExpired):
                 command = [sys.executable, *words]
                 subprocess.run(command, check=False, capture_output=True, timeout=PAGE_S)

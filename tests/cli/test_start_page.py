@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from labkit.checks.exercise import ORIGINALS
-from labkit.cli import server_secrets
-from labkit.exercises import catalogue, start_page
+from labkit.cli import lab, server_secrets
+from labkit.exercises import catalogue, record, start_page
 from labkit.exercises.record import Progress
 from tools import course_numbers
 
@@ -26,6 +26,36 @@ def page(*done: str) -> str:
 def names(*notebooks: str, core: bool = False) -> list[str]:
     chosen = [each for each in EXERCISES if each.notebook in notebooks]
     return [each.name for each in chosen if each.heading.on_core_path or not core]
+
+
+class EndsAfterACheck:
+    """What `labkit lab` asks of its JupyterLab: this one runs until a check has been noted."""
+
+    def __init__(self) -> None:
+        self.is_noted = False
+
+    def is_running(self) -> bool:
+        if self.is_noted:
+            return False
+        record.note("my_items", passed=True)
+        self.is_noted = True
+        return True
+
+
+@pytest.mark.parametrize("folder", [lab.COPIES, Path("mine")], ids=str)
+def test_only_the_page_of_the_copies_is_written_anew(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of that name in a folder of the student's own is the student's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(record.FILE, str(tmp_path / "progress.json"))
+    monkeypatch.setattr(lab, "END_POLL_S", 0.01)
+    folder.mkdir()
+    page = folder / start_page.NAME
+    page.write_text("Where I start.")
+    lab._wait_for_an_end(EndsAfterACheck(), folder)  # type: ignore[arg-type]
+    is_mine = page.read_text() == "Where I start."
+    assert is_mine == (folder != lab.COPIES)
 
 
 def test_each_notebook_is_on_the_page_with_its_minutes_on_the_core_path() -> None:
