@@ -118,10 +118,10 @@ def serve(starter: int = 0) -> list[str]:  # noqa: PLR0915 (one loop)
         pid = guard.do("_fork_if_possible", _fork_if_possible)
         if pid == 0:
             leave_signals_to_rank()
-            own = [opened.detach() for opened in (*listening, *stand_ins.values(), connection)]
+            files_of_parent = [opened.detach() for opened in (*listening, *stand_ins.values(), connection)]
             die_with_parent(signal.SIGKILL, me)
             os.setsid()  # as mpiexec's own children: Linux shares a busy machine's cores among sessions
-            return _become_rank(request, files, [woken, wake, *own])
+            return _become_rank(request, files, [woken, wake, *files_of_parent])
         if pid is None or pid < 0:
             connection.close()  # the stand-in becomes the rank
         else:
@@ -210,9 +210,9 @@ def _receive(connection: socket.socket, files: list[int]) -> dict[str, Any]:
     return request
 
 
-def _become_rank(request: dict[str, Any], files: list[int], own: list[int]) -> list[str]:
+def _become_rank(request: dict[str, Any], files: list[int], files_of_parent: list[int]) -> list[str]:
     """Take a stand-in's files, environment and directory; return its module and arguments."""
-    for file in own:
+    for file in files_of_parent:
         os.close(file)
     _move(files, request["files"])
     os.environ.clear()

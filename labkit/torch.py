@@ -35,13 +35,13 @@ def ddp_hook(comm: MPI.Intracomm, algorithm: str | Averaging | Schedule | Sums =
     Every rank counts the same, as in DDP's own all-reduce. Make one hook for each model: models must not
     share it. Collective.
     """
-    begin = _begin(algorithm, comm.size)
+    start_average = _average_starter(algorithm, comm.size)
     # Its own communicator, so that no message of the caller's own is taken for one of a bucket's.
     duplicate = comm.Dup()
     queue = BucketQueue(duplicate)
 
     def average(bucket: torch.Tensor, averaged: torch.futures.Future[torch.Tensor]) -> Steps:
-        yield from begin(duplicate, bucket.numpy())
+        yield from start_average(duplicate, bucket.numpy())
         averaged.set_result(bucket)
 
     def hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -60,7 +60,7 @@ def ddp_hook(comm: MPI.Intracomm, algorithm: str | Averaging | Schedule | Sums =
     return hook
 
 
-def _begin(
+def _average_starter(
     algorithm: str | Averaging | Schedule | Sums, p: int
 ) -> Callable[[MPI.Intracomm, np.ndarray], Steps]:
     """Return a function that begins to average an array."""

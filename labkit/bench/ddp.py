@@ -81,7 +81,7 @@ def pytorch_runs(
         x, y = (torch.from_numpy(array) for array in samples)
         locally = case.setup in (DDP_NO_SYNC, DDP_NO_OVERLAP)
 
-        def run() -> Sequence[Step]:
+        def take_steps() -> Sequence[Step]:
             steps = []
             for number, part in enumerate(slices, 1):
                 begin = perf_counter()
@@ -97,7 +97,7 @@ def pytorch_runs(
                 steps.append(Step(1, number, 0, begin, ready, ready, end, perf_counter()))
             return steps
 
-        return run
+        return take_steps
 
     return run_of
 

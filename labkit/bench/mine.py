@@ -127,8 +127,8 @@ def _slowest(comm: MPI.Intracomm, parts: Iterator[None]) -> np.ndarray:
     seconds = np.zeros(len(PARTS))
     for index in range(len(PARTS)):
         comm.Barrier()
-        begin = perf_counter()
+        began = perf_counter()
         next(parts, None)
-        seconds[index] = perf_counter() - begin
+        seconds[index] = perf_counter() - began
     comm.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
     return seconds

@@ -32,7 +32,7 @@ def last_replay() -> Replay | None:
 
 
 class Recording:
-    """A recording of the ranks' next cell, from `begin` until `end`."""
+    """A recording of the ranks' next cell, from `start` until `finish`."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
@@ -66,7 +66,7 @@ class Recording:
 
 
 def run_recorded(ranks: Ranks, run_cell: Any, source: str) -> Any:
-    """Call `run`, which runs a cell on the ranks, and show what they did; `source`: the cell as typed.
+    """Call `run_cell`, which runs a cell on the ranks, and show what they did; `source`: the cell as typed.
 
     If the cell fails, the picture comes before its error.
     """

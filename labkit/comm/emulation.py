@@ -184,10 +184,10 @@ class EmulatedRequest(MPI.Request):
         self, request: MPI.Request, ports: Ports, source: int = -1, tag: int = -1, due: float = math.inf
     ) -> None:
         self.ports, self.source, self.tag, self.due = ports, source, tag, due
-        made = getattr(request, "made", None)
-        if made:  # a hang report names the line outside this package
+        creation = getattr(request, "made", None)
+        if creation:  # a hang report names the line outside this package
             frame = caller()
-            self.made = *made[:-2], frame.f_code, frame.f_lasti
+            self.made = *creation[:-2], frame.f_code, frame.f_lasti
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait, asleep, until the message completes."""

@@ -70,9 +70,9 @@ def examine(environment: Mapping[str, str]) -> list[Finding]:
         try:
             finding = function(*arguments, **named)
         except Exception as error:  # a check that fails must not prevent the others
-            found = f"could not be checked: {type(error).__name__}: {error}"
+            what = f"could not be checked: {type(error).__name__}: {error}"
             why = "The check needs something that is missing here, or has an error of its own."
-            finding = note(found, why, "Fix the other findings first.")
+            finding = note(what, why, "Fix the other findings first.")
         findings.append(replace(finding, check=name))
 
     check("packages", packages)

@@ -193,7 +193,9 @@ def exposed_by_bucket_size(
 def _runs(flags: Curve) -> list[tuple[int, int]]:
     """Return the first and the last index of each unbroken run of true values."""
     places = np.flatnonzero(flags)
-    return [(int(run[0]), int(run[-1])) for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)]
+    return [
+        (int(group[0]), int(group[-1])) for group in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
+    ]
 
 
 def hidden_by_ratio(ratios: Curve, hidden: Curve) -> Figure:

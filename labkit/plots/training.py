@@ -105,7 +105,7 @@ def comparison(
 def _bars(axes: Axes, fractions: Mapping[str, Mapping[str, float]]) -> None:
     ends = np.zeros(len(fractions))  # of the bars drawn so far
     for k, part in enumerate(next(iter(fractions.values()))):
-        values = 100 * np.array([run[part] for run in fractions.values()])
+        values = 100 * np.array([of_run[part] for of_run in fractions.values()])
         bars = axes.barh(
             list(fractions), values, left=ends, label=part, color=COLOURS[k], edgecolor=INK, height=0.6
         )

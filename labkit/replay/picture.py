@@ -76,7 +76,7 @@ class Picture:
         self.width = min(WIDEST, max(WIDTH, wanted))
         self.axis = Axis(times, LEFT, self.width - LEFT - RIGHT)
         self.brackets = {rank: _brackets(trace, rank, self.axis) for rank in trace.logs}
-        rows = max((bracket.row + 1 for found in self.brackets.values() for bracket in found), default=0)
+        rows = max((bracket.row + 1 for of_rank in self.brackets.values() for bracket in of_rank), default=0)
         self.lane = LANE + REQUEST_HEIGHT * rows
         self.height = TOP + trace.size * self.lane + 64 + LEGEND_ROW
         digest = hashlib.sha256(repr((times, self.width)).encode()).hexdigest()
@@ -161,7 +161,7 @@ class Picture:
             if not is_narrow and not narrow:
                 yield span
             elif narrow and self.axis.x(span.end_s) - self.axis.x(narrow[0].begin_s) >= LEAST_WIDTH:
-                longest = max(narrow, key=lambda each: each.end_s - each.begin_s)
+                longest = max(narrow, key=lambda candidate: candidate.end_s - candidate.begin_s)
                 yield longest._replace(begin_s=narrow[0].begin_s, end_s=span.end_s)
                 narrow = []
         if narrow:
@@ -441,8 +441,8 @@ def _message_text(bundle: Bundle) -> str:
 def _times(trace: Trace, spans: dict[int, list[Span]]) -> Iterator[float]:
     """Yield the times that a picture keeps apart."""
     yield from (trace.begin_s, trace.end_s)
-    for found in spans.values():
-        for span in found:
+    for of_rank in spans.values():
+        for span in of_rank:
             yield from (span.begin_s, span.end_s)
     for log in trace.logs.values():
         for event in log.events:

@@ -33,8 +33,10 @@ def line_in_cell(line: str) -> int:
 
 def changes(trace: Trace) -> list[Change]:
     """Return what changes, in the order of the times."""
-    found = [change for log in trace.logs.values() for event in log.events for change in _of_event(event)]
-    return sorted(found, key=lambda change: change.time_s)
+    all_changes = [
+        change for log in trace.logs.values() for event in log.events for change in _of_event(event)
+    ]
+    return sorted(all_changes, key=lambda change: change.time_s)
 
 
 def _of_event(event: Event) -> Iterator[Change]:
@@ -63,21 +65,21 @@ def data_for_script(picture: Picture, source: str) -> dict[str, Any]:
     `source`: the text of the cell.
     """
     trace = picture.trace
-    found = changes(trace)
-    left_out = max(0, len(found) - MOST_STEPS)
+    all_changes = changes(trace)
+    left_out = max(0, len(all_changes) - MOST_STEPS)
     texts: dict[str, int] = {}
     steps = []
-    for change in found[:MOST_STEPS]:
+    for change in all_changes[:MOST_STEPS]:
         text = texts.setdefault(change.text, len(texts))
         values = texts.setdefault(change.values, len(texts)) if change.values else -1
         place = round(picture.axis.x(change.time_s), 1)
         steps.append(
             [place, change.rank, change.line, text, values, approx_time(change.time_s - trace.begin_s)]
         )
-    times = [change.time_s for change in found[:MOST_STEPS]]
+    times = [change.time_s for change in all_changes[:MOST_STEPS]]
     return {
         "size": trace.size,
-        "source": source.splitlines() if any(change.line for change in found) else [],
+        "source": source.splitlines() if any(change.line for change in all_changes) else [],
         "texts": list(texts),
         "steps": steps,
         "messages": list(_under_way(picture, times)),

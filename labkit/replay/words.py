@@ -70,10 +70,10 @@ def _causes(spans: dict[int, list[Span]]) -> list[tuple[tuple[tuple[int, ...], s
             if span.what == "wait" and span.event is not None and span.awaited:
                 waits[span.awaited, span.event.operation].append(span)
     causes = {}
-    for key, found in waits.items():
-        ranks = tuple(sorted({span.event.rank for span in found if span.event is not None}))
-        total_s = sum(span.end_s - span.begin_s for span in found)
-        causes[key] = Cause(ranks, total_s, found)
+    for key, waiting_spans in waits.items():
+        ranks = tuple(sorted({span.event.rank for span in waiting_spans if span.event is not None}))
+        total_s = sum(span.end_s - span.begin_s for span in waiting_spans)
+        causes[key] = Cause(ranks, total_s, waiting_spans)
     return sorted(causes.items(), key=lambda item: -item[1].total_s)
 
 
@@ -162,7 +162,11 @@ def _slow_link(trace: Trace) -> str:
         seconds = transfer_s(message)
         if seconds is not None and message.nbytes >= LEAST_BYTES and message.source != message.dest:
             times[message.source, message.dest].append(seconds / message.nbytes)
-    medians = {link: median(found) for link, found in times.items() if len(found) >= LEAST_MESSAGES}
+    medians = {
+        link: median(seconds_per_byte)
+        for link, seconds_per_byte in times.items()
+        if len(seconds_per_byte) >= LEAST_MESSAGES
+    }
     if len(medians) < 3:
         return ""
     slowest = max(medians, key=medians.__getitem__)

@@ -45,7 +45,7 @@ def in_order(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return digits.x_train[order], digits.y_train[order]
 
 
-def run(settings: Settings, reverse: bool = False) -> dict[str, np.ndarray]:
+def train_as(settings: Settings, reverse: bool = False) -> dict[str, np.ndarray]:
     """Train, and return what the ranks print after each epoch.
 
     Each gradient is weighted with the size of its local batch. `reverse` adds the gradients from the last
@@ -179,7 +179,7 @@ def figures(seed: int) -> dict[str, Any]:
         other = replace(settings, updates=updates * 2 if rng.random() < 0.5 else updates // 2)
 
     samples = settings.samples
-    printed = run(settings)
+    printed = train_as(settings)
     correct = printed.pop("correct")
     clocks = times(rng, samples, updates, settings.epochs, slowdown)
     counted = np.repeat(samples[:, None], settings.epochs, axis=1)
@@ -201,7 +201,7 @@ def figures(seed: int) -> dict[str, Any]:
         "samples": samples,
         "accuracy_percent": 100 * correct / counted,
         "global_loss": weights @ printed["local_loss"],
-        "other_global_loss": weights @ run(other, reverse=True)["local_loss"],
+        "other_global_loss": weights @ train_as(other, reverse=True)["local_loss"],
         **printed,
         **clocks,
     }
@@ -236,11 +236,11 @@ PLACES = {
 }
 
 
-def remark(seed: int, given: Any) -> str | None:
+def remark(seed: int, student_answer: Any) -> str | None:
     """Return why an answer `(kind, rank)` to the report of this seed is wrong; None if it is right."""
-    if not isinstance(given, (tuple, list)) or len(given) != 2:
-        return f"the answer is {given!r}, expected two values: kind, rank"
-    (kind, rank), right = given, answer(seed)
+    if not isinstance(student_answer, (tuple, list)) or len(student_answer) != 2:
+        return f"the answer is {student_answer!r}, expected two values: kind, rank"
+    (kind, rank), right = student_answer, answer(seed)
     if not isinstance(kind, str) or kind not in KINDS:
         return f"{kind!r} is not one of the kinds {', '.join(map(repr, KINDS))}"
     if (kind, rank) == right:

@@ -33,7 +33,7 @@ def is_own_object(thing: object) -> bool:
 def call_around_functions(
     shell: Any, before: Callable[[], None], after: Callable[[BaseException | None], None]
 ) -> None:
-    """Call `begin` before each function on this engine, and `end` after it, with the error that it raised.
+    """Call `before` before each function on this engine, and `after` after it, with the error that it raised.
 
     IPython has events for cells, and none for functions. `do_apply` is not documented.
     """
