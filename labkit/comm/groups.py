@@ -15,6 +15,8 @@ from labkit.schedules import Traffic
 from labkit.units import approx_size
 from mpiwatch.layers import CollectiveError, raise_together, sleeping_barrier
 
+Collective = Callable[[MPI.Intracomm, np.ndarray], object]
+
 SIZE_S = 0.4  # for all functions together, at one size
 BUSY = 2.0  # a median exchange takes so many times as long as the fastest one
 AS_FAST = 1.2  # times the fastest one: another run may decide otherwise
@@ -25,9 +27,10 @@ def group_times(
 ) -> dict[int, Times]:
     """Return the median times (s) of all-reduces on the first 2, 3 … p ranks, by ranks, bytes and name.
 
-    Collective. A function gets a communicator, an array and the weight 1.0, and leaves the sum of all ranks' arrays in
-    each of them. The functions take turns, and a call takes as long as on its slowest rank. Ranks outside a
-    group sleep, and have no times of it. A size takes about `seconds` on each group. Raise CollectiveError on every rank if a sum is wrong.
+    Collective. A function gets a communicator, an array and the weight 1.0, and leaves the sum of all ranks'
+    arrays in each of them. The functions take turns, and a call takes as long as on its slowest rank. Ranks
+    outside a group sleep, and have no times of it. A size takes about `seconds` on each group. Raise
+    CollectiveError on every rank if a sum is wrong.
     """
     times = {}
     functions = {name: Allreduce(add) for name, add in sums.items()}
@@ -71,8 +74,8 @@ def _mark(seconds: float, fastest_s: float) -> str:
 def exchange_times(comm: MPI.Intracomm, sizes: Sequence[int], repeats: int = 100) -> list[float]:
     """Return the shortest time (s) in which ranks 0 and 1 swap a message, for each size in bytes.
 
-    Collective. The sizes take turns. The other ranks sleep, and get an empty list. A single rank swaps with itself. Rank 0
-    prints a warning if the machine is busy.
+    Collective. The sizes take turns. The other ranks sleep, and get an empty list. A single rank swaps with
+    itself. Rank 0 prints a warning if the machine is busy.
     """
     fastest_s: list[float] = []
     if comm.rank < 2:
@@ -99,20 +102,30 @@ def _warn_if_busy(factor: float) -> None:
         print("Ratios of measured and predicted times say little now.")
 
 
-def traffic_of(
-    comm: MPI.Intracomm, function: Callable[[MPI.Intracomm, np.ndarray], object], array: np.ndarray
-) -> Traffic:
-    """Return how many of the array's values each rank sends and receives in function(comm, array).
+def traffic_of(comm: MPI.Intracomm, function: Collective, array: np.ndarray) -> Traffic:
+    """Return how many values each rank sends and receives in function(comm, array). Collective.
 
-    Collective. Messages are counted as they are sent. Those inside the MPI library's own collectives cannot be seen.
+    See `sent_by_pair` for what is counted.
     """
+    messages, sent = _counted(comm, function, array)
+    return Traffic(messages, sent.sum(axis=1), sent.sum(axis=0))
+
+
+def sent_by_pair(comm: MPI.Intracomm, function: Collective, array: np.ndarray) -> np.ndarray:
+    """Return how many values each rank sends to each in function(comm, array). Shape: (p, p). Collective.
+
+    Messages are counted as they are sent. Those inside the MPI library's own collectives are not seen.
+    """
+    return _counted(comm, function, array)[1]
+
+
+def _counted(comm: MPI.Intracomm, function: Collective, array: np.ndarray) -> tuple[int, np.ndarray]:
+    """Return the number of messages, and the values sent by sender and receiver, on every rank."""
     counting = CountingComm(comm)
     function(counting, array)
-    sent = np.zeros((comm.size, comm.size), np.int64)  # bytes, by sender and receiver
-    messages = 0
+    sent, messages = np.zeros((comm.size, comm.size), np.int64), 0
     for table in counting.traffic():
         if table.sent is not None:
             sent += table.sent
             messages += int(table.messages.sum())
-    values = sent // array.itemsize
-    return Traffic(messages, values.sum(axis=1), values.sum(axis=0))
+    return messages, sent // array.itemsize

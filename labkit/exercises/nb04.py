@@ -481,7 +481,7 @@ QUESTIONS = {
     "time is mostly the wait for a core, and the order says little.",
     "04-traffic": "With a link for each rank, root takes twice as long: with all-gather each rank sends "
     "and receives at the same time, while rank 0 first only receives, then only sends. On one machine it "
-    "can be the other way round (look at the table of your times): for 2 MiB the p(p - 1) gradients all pass one "
+    "can be the other way round (look at your times): for 2 MiB the p(p - 1) gradients all pass one "
     "memory; for 8 B the p(p - 1) messages and the array of p rows cost Python's time and waiting for a "
     "core.",
     "04-model": "Above 1 it is mostly all-gather: the model lets both messages pass at once; here they "

@@ -588,15 +588,19 @@ QUESTIONS = {
         "In A: in the ring 0, 2, 4, 6, 7, 5, 3, 1, ranks 3 and 4 are not neighbours, so no message passes "
         "the slow cable. In B, every order crosses it: send less across it, as two levels do."
     ),
-    "05-suspects": (
-        "The number of updates, as the batch size may differ; the size of an update, if one program adds up "
-        "and does not divide by the number of ranks, or has another learning rate; the initial weights; the "
-        "images of each rank."
+    "05-replay": (
+        "Mostly the second: in the first half a rank also adds each chunk to its own before it can send on, "
+        "and that holds on any machine. (If a rank lost its core, it can be the other way round once.) A "
+        "non-blocking half can pass on a chunk as soon as it is there, while its own earlier send is still "
+        "under way; and it could compute meanwhile."
     ),
-    "05-report-e": (
-        "Each rank has stepped with its own gradient, so the weights differ from the first step on, and "
-        "averaging gradients afterwards does not bring them together. Each rank trains a model of its own "
-        "on a quarter of the images. Compare the weights of all ranks to notice it."
+    "05-winners": (
+        "Small arrays: latency counts, so few rounds win: recursive doubling on one switch, never the ring. "
+        "Messages that share an uplink wait for each other, so with an uplink the tree is as fast, although "
+        "it has more rounds. Large arrays on one switch: bytes count, and ring, two-level and "
+        "halving-doubling send equally few. With an uplink as fast as a link the ring wins, since only one "
+        "rank of a host sends to the other host at a time. A slow uplink: the ring sends 2 (p - 1) / p "
+        "arrays across it in each direction, two-level and halving-doubling only one."
     ),
     "05-bonus-1": "Start an Irecv for each half; as the first arrives, add it and send it on, while the "
     "second is still under way. So adding overlaps with sending, and the neighbour can begin earlier. "

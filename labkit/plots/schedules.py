@@ -152,6 +152,29 @@ def fits(nbytes: Curve, seconds: Curve, fitted: Mapping[str, Curve]) -> Figure:
     return figure
 
 
+def times_on_networks(sizes: Curve, seconds: Mapping[str, Mapping[str, Curve]]) -> Figure:
+    """Return time against the array's size, log-log: a panel for each network, a curve for each algorithm.
+
+    Shapes: sizes (n,), in bytes; seconds: network → algorithm → (n,).
+    """
+    figure, sides = panels((3.2 * len(seconds) + 0.6, 3.9), columns=len(seconds), sharey=True)
+    for axes, (network, by_name) in zip(sides, seconds.items(), strict=True):
+        for k, (name, times) in enumerate(by_name.items()):
+            axes.plot(sizes, times, label=name, **curve_style(k))
+        axes.set_title(network, fontsize="medium")
+        axes.set_xlabel("Size of the array")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(sizes[::3], [approx_size(nbytes) for nbytes in sizes[::3]])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: approx_time(time)))
+        axes.grid(alpha=0.3)
+    sides[0].set_ylabel("Time")
+    names = sides[0].get_legend_handles_labels()
+    figure.legend(*names, loc="outside lower center", ncols=len(names[1]), frameon=False)
+    return figure
+
+
 def timelines(networks: Mapping[str, Sequence[TimedTransfer]]) -> Figure:
     """Return a panel for each network: what each rank sends (above) and receives (below), in milliseconds.
 

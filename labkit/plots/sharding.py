@@ -24,6 +24,41 @@ def shards(owners: Mapping[str, np.ndarray], labels: Sequence[object]) -> Figure
     return _boxes(rows, "rank", "Sample, in the order of the data set (text: its label)")
 
 
+def shards_of_ranks(by_rank: Sequence[Mapping[str, np.ndarray]], labels: Sequence[object]) -> Figure:
+    """Return the figure of `shards` from what the ranks hold; `by_rank`: each rank's indices, by scheme.
+
+    Shape: labels (n,). Raise ValueError if a sample is not on exactly one rank.
+    """
+    owners = {}
+    for scheme in by_rank[0]:
+        owner = np.full(len(labels), -1)
+        for rank, held in enumerate(by_rank):
+            owner[held[scheme]] = rank
+        count = sum(len(held[scheme]) for held in by_rank)
+        if count != len(labels) or -1 in owner:
+            raise ValueError(
+                f"{scheme}: expected each of {len(labels)} samples on one rank, got {count} in all"
+            )
+        owners[scheme] = owner
+    return shards(owners, labels)
+
+
+def steps_of_ranks(by_rank: Sequence[Mapping[str, Sequence[np.ndarray]]], batch: int) -> Figure:
+    """Return the figure of `samples_by_step`, with one rank's steps of `batch` samples in the first row.
+
+    `by_rank`: the samples that each rank uses in each step, by scheme.
+    """
+    n = sum(len(samples) for schemes in by_rank for samples in next(iter(schemes.values())))
+    rows = {"one rank": (np.arange(n) // batch, np.zeros(n, int))}
+    for scheme in by_rank[0]:
+        steps, ranks = np.empty(n, int), np.empty(n, int)
+        for rank, schemes in enumerate(by_rank):
+            for step, samples in enumerate(schemes[scheme]):
+                steps[samples], ranks[samples] = step, rank
+        rows[scheme] = steps, ranks
+    return samples_by_step(rows)
+
+
 def samples_by_step(rows: Mapping[str, tuple[np.ndarray, Sequence[object]]]) -> Figure:
     """Return one row of boxes per run, one box per sample: darker for a later step; its text is its rank.
 
