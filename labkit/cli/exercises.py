@@ -25,7 +25,8 @@ from labkit.cli.inputs import InputError, InputFolder, Whole, one_line
 def progress(shared: Path | None, name: str | None) -> None:
     """List the exercises of all notebooks: difficulty, points, and which are done, tried or not yet.
 
-    The notebooks' checks keep this list; $LABKIT_PROGRESS is its file if it is set.
+    The notebooks' checks keep this list, for each folder of notebooks: that is the current folder, or
+    my-notebooks in it. $LABKIT_PROGRESS is its file if it is set.
     """
     from labkit.checks.exercise import HeadingError
     from labkit.exercises import progress as listed

@@ -365,10 +365,10 @@ def _wait_for_an_end(lab: JupyterLab, folder: Path) -> None:
     Meanwhile, write the start page anew whenever a check has noted what was done.
     """
     parent = os.getppid()
-    noted = changed_ns(record.path())
+    noted = changed_ns(record.path(folder))
     while lab.is_running() and ("MAKELEVEL" not in os.environ or os.getppid() == parent):
         time.sleep(END_POLL_S)
-        now = changed_ns(record.path())
+        now = changed_ns(record.path(folder))
         if now != noted and has_page(folder):
             # In a process of its own: this one stays small for the hours that it runs.
             words = ["-P", "-m", "labkit", "lab", "--page-only"]

@@ -43,13 +43,13 @@ def known_assignment(name: str) -> str:
 
 def the_gradebook() -> Any:
     """Return the module for nbgrader's gradebook."""
-    return with_nbgrader("gradebook")
+    return with_nbgrader("labkit.cli.course.gradebook")
 
 
 def with_nbgrader(name: str) -> Any:
     """Return a module of the course that needs nbgrader; raise InputError if that is not installed."""
     try:
-        return import_module(f"labkit.cli.course.{name}")
+        return import_module(name)
     except ModuleNotFoundError as error:
         if error.name != "nbgrader":
             raise
@@ -182,7 +182,7 @@ def regrade(exercise: str) -> None:
     names = [name for name in assignments_here() if name.partition("_")[0] == number]
     if not names:
         raise InputError(f"{exercise} is of notebook {number}, which this course does not have")
-    regrading = with_nbgrader("regrading")
+    regrading = with_nbgrader("labkit.cli.course.regrading")
     changes = regrading.regrade(exercise, names[0], click.echo)
     click.echo(regrading.summary(exercise, changes))
     click.echo(f"Next: nbgrader generate_feedback {names[0]} --force")
@@ -196,7 +196,7 @@ def alike(assignment: str, *, as_json: bool) -> None:
 
     Names of variables, comments, docstrings and layout do not count. The longest functions come first.
     """
-    name, regrading = known_assignment(assignment), with_nbgrader("regrading")
+    name, regrading = known_assignment(assignment), with_nbgrader("labkit.cli.course.regrading")
     groups, counts = regrading.alike(name)
     click.echo(regrading.alike_json(groups) if as_json else regrading.alike_text(groups, counts))
 

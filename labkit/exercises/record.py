@@ -1,7 +1,6 @@
-"""What a student has done so far: a small file, kept across restarts and shared by all notebooks; its table.
+"""What a student has done so far: a small file, shared by the notebooks of a folder; its table.
 
-It is `$LABKIT_PROGRESS`, or `progress.json` in the user's state folder. A damaged one is kept under
-another name.
+`labkit/exercises/record_place.py` says where it is. A damaged one is kept under another name.
 """
 
 from __future__ import annotations
@@ -14,33 +13,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any
-
-from platformdirs import user_state_path
 
 from labkit.checks.exercise import Exercise
 from labkit.exercises import catalogue
+from labkit.exercises.record_place import FILE, path, take_over
 from labkit.files import atomic_write, locked, read_input
 from labkit.text import COLUMNS, counted, wrapped
 
-FILE = "LABKIT_PROGRESS"
 LOCK_S = 20.0  # for other notebooks that change the record, which takes milliseconds
 # By exercise: "state" ("tried" or "done"), "checks": how often it was checked, "finding": of the last check,
 # "hints": how many are open, "cell": the text that has passed, and "stub": that of the exercise then; by
 # question: "answer" and "first", the first one; by incident also "scores".
 Record = dict[str, dict[str, Any]]
+__all__ = ["FILE", "path"]
 STATES = {"done": "✔ done", "tried": "… tried", "": "  not yet"}
-
-
-def path() -> Path:
-    """Return the file's path."""
-    chosen = os.environ.get(FILE)
-    return Path(chosen) if chosen else user_state_path("allreduce-lab") / "progress.json"
 
 
 def load() -> Record:
     """Return what is done; nothing if there is no file. A damaged one gets another name, which is printed."""
+    take_over(path())
     try:
         content = json.loads(read_input(path()))
         record = {str(name): dict(entry) for name, entry in content["exercises"].items()}
