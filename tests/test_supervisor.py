@@ -222,3 +222,20 @@ def test_wait_until_read_waits_for_the_reader_of_a_pipe_until_the_deadline() -> 
     os.close(writer)
     with open(os.devnull, "w") as no_pipe:
         wait_until_read(no_pipe.fileno(), deadline_s=600.0)
+
+
+@NEEDS_SHM
+def test_descendants_are_found_by_their_tasks_as_in_the_table_of_all_processes() -> None:
+    """A thread's child belongs to the thread; a child's child to the child."""
+    command = "import subprocess, sys, threading\n"
+    command += "start = lambda: subprocess.Popen(['sh', '-c', 'sleep 60 & echo; wait']).wait()\n"
+    command += "threading.Thread(target=start, daemon=True).start()\ninput()"
+    with subprocess.Popen(
+        [sys.executable, "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as job:
+        assert job.stdin and job.stdout and job.stdout.readline() == b"\n"
+        pids = processes.descendants_by_tasks(job.pid)
+        assert len(pids) == 2 and pids == processes.descendants(job.pid)
+        for pid in pids:
+            os.kill(pid, 9)
+        job.kill()

@@ -169,6 +169,43 @@ def descendants(pid: int) -> set[int]:
     return pids
 
 
+def descendants_by_tasks(pid: int) -> set[int]:
+    """Return the same, from what Linux tells of these processes alone: cheaper where hundreds run.
+
+    While a child ends, the system may leave its sibling out: read until two readings agree. Raise OSError if
+    this system does not tell.
+    """
+    earlier, pids = None, _read_descendants(pid)
+    while pids != earlier:
+        earlier, pids = pids, _read_descendants(pid)
+    return pids
+
+
+def _read_descendants(pid: int) -> set[int]:
+    pids: set[int] = set()
+    unread = [pid]
+    while unread:
+        parent = unread.pop()
+        for children in _children_by_task(parent):
+            unread += [child for child in children if child not in pids]
+            pids.update(children)
+    return pids
+
+
+def _children_by_task(pid: int) -> Iterable[list[int]]:
+    """Yield the children that each thread of a process has started; none of one that has ended."""
+    tasks: list[str] = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        tasks = os.listdir(f"/proc/{pid}/task")
+    for task in tasks:
+        try:
+            with open(f"/proc/{pid}/task/{task}/children") as file:
+                yield [int(child) for child in file.read().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            if os.path.exists(f"/proc/{pid}/task/{task}"):
+                raise  # this kernel was built without the file
+
+
 def die_with_parent(death_signal: int, parent: int) -> None:
     """Have the kernel send this process a signal when its parent, of this pid, ends. Linux only.
 
@@ -541,7 +578,15 @@ def look(files: JobFiles, others: Collection[int] = (), if_created: bool = False
 
     `if_created`: only if the system tells of new ones.
     """
-    files.look(lambda: own_descendants() | set(others), if_created=if_created)
+    files.look(lambda: cheap_descendants() | set(others), if_created=if_created)
+
+
+def cheap_descendants() -> set[int]:
+    """Return the same as `own_descendants`, at less cost if the system allows it."""
+    try:
+        return descendants_by_tasks(os.getpid())
+    except OSError:
+        return own_descendants()
 
 
 def child_ends() -> int:
