@@ -49,13 +49,13 @@ def steps_of_ranks(by_rank: Sequence[Mapping[str, Sequence[np.ndarray]]], batch:
     `by_rank`: the samples that each rank uses in each step, by scheme.
     """
     n = sum(len(samples) for schemes in by_rank for samples in next(iter(schemes.values())))
-    rows = {"one rank": (np.arange(n) // batch, np.zeros(n, int))}
+    rows: dict[str, tuple[np.ndarray, Sequence[object]]] = {"one rank": (np.arange(n) // batch, [0] * n)}
     for scheme in by_rank[0]:
         steps, ranks = np.empty(n, int), np.empty(n, int)
         for rank, schemes in enumerate(by_rank):
             for step, samples in enumerate(schemes[scheme]):
                 steps[samples], ranks[samples] = step, rank
-        rows[scheme] = steps, ranks
+        rows[scheme] = steps, ranks.tolist()
     return samples_by_step(rows)
 
 
