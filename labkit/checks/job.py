@@ -424,7 +424,8 @@ class _Ranks(_OneProcess):
             from mpiwatch.sessions import CellState
 
             state = CellState.RAISED if error else CellState.RETURNED
-            self.watch.end_cell(state, error["type"] if error else "")
+            error_type = error["type"] if error else ""
+            self.watch.end_cell(state, error_type, error_type)
 
     def finalize(self) -> None:
         from mpi4py import MPI

@@ -191,19 +191,22 @@ def test_a_rank_that_notes_nothing_any_more_does_not_respond(recorder: FlightRec
 
 
 @pytest.mark.parametrize(
-    ("sampled", "place"),
+    ("sampled", "label", "line", "place"),
     [
-        ("x.py line 4: `f()`", "x.py line 7"),
-        ("x.py line 7: `g()`",) * 2,
-        ("cell line 4",) * 2,
-        ("", "x.py line 7"),
+        ("x.py line 4: `f()`", "x.py", 4, "x.py line 7"),
+        ("y.py line 9: `h()` via x.py line 4: `f()`", "x.py", 4, "x.py line 7"),
+        ("x.py line 7: `g()`", "x.py", 7, "x.py line 7: `g()`"),
+        ("y.py line 9: `say(' via x.py line 4: ')`", "y.py", 9, "y.py line 9: `say(' via x.py line 4: ')`"),
+        ("cell line 4", "cell", 4, "cell line 4"),
+        ("", "", 0, "x.py line 7"),
     ],
 )
 def test_a_call_that_has_just_begun_is_not_shown_at_the_line_before(
-    recorder: FlightRecorder, sampled: str, place: str
+    recorder: FlightRecorder, sampled: str, label: str, line: int, place: str
 ) -> None:
     for slot in recorder.slots:
         slot.calls_noted, slot.running_at = 1, sampled.encode()
+        slot.running_label, slot.running_line = label.encode(), line
         slot.history[0] = Call(1, 0, -1, -1, 7, b"Barrier", b"", b"", b"x.py")
     report = take_snapshot(recorder, Reason.STOPPED, 0.0, range(3), None)
     assert {(rank.activity, rank.place) for rank in report.ranks} == {(Activity.WAITING_IN_COLLECTIVE, place)}

@@ -311,7 +311,7 @@ def each_raised_its_own_error(rank: int, slot: Slot) -> None:
     waits(slot, 8)
     if rank:
         slot.waiting_in, slot.calls_noted, slot.cell_state = WaitingIn.NOTHING, 0, CellState.RAISED
-        slot.error = f"ValueError: {rank} at train.py line {rank}".encode()
+        slot.error, slot.error_type = f"ValueError: {rank} at train.py line {rank}".encode(), b"ValueError"
 
 
 def a_circle(rank: int, slot: Slot) -> None:

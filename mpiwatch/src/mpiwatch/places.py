@@ -15,19 +15,27 @@ import sysconfig
 import traceback
 from collections.abc import Sequence
 from types import CodeType, FrameType
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from mpiwatch import packages
 from mpiwatch.recorder import FILE_BYTES, fit
 from mpiwatch.report import numbered_line
 
 MAX_LINE_CHARACTERS = 80
-VIA = " via "
+
 _LIBRARIES = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")}
 )
 
 Frames = Sequence[tuple[str, int]]  # file and line, innermost first
+
+
+class Located(NamedTuple):
+    """The program's line as text, and what the text says last: a file or cell, and a line of it."""
+
+    text: str
+    label: str
+    line: int
 
 
 def own_folders() -> tuple[str, ...]:
@@ -71,11 +79,16 @@ def here() -> str:
 
 def place_of(frame: FrameType | None) -> str:
     """Return the program's line that led to a frame; see `place_in`."""
+    return located(frame).text
+
+
+def located(frame: FrameType | None) -> Located:
+    """Return the program's line that led to a frame, as text and as data."""
     frames = []
     while frame is not None:
         frames.append((frame.f_code.co_filename, line_number(frame.f_code, frame.f_lasti)))
         frame = frame.f_back
-    return place_in(frames)
+    return _located_in(frames)
 
 
 def line_number(code: CodeType, instruction: int) -> int:
@@ -96,7 +109,7 @@ def place_of_instruction(code: CodeType, instruction: int, *, is_running: bool =
 
     Unless its cell is the one that runs, the cell is named with its number.
     """
-    return _label(code.co_filename, line_number(code, instruction), is_running=is_running)
+    return _located_at(code.co_filename, line_number(code, instruction), is_running=is_running).text
 
 
 def place_in(frames: Frames) -> str:
@@ -104,20 +117,25 @@ def place_in(frames: Frames) -> str:
 
     A cell is named with its number unless it is the one that runs. The result is empty without frames.
     """
+    return _located_in(frames).text
+
+
+def _located_in(frames: Frames) -> Located:
     program_frames = [frame for frame in frames if not is_foreign(frame[0])]
     if not program_frames:
-        return _label(*frames[0], is_running=False) if frames else ""
+        return _located_at(*frames[0], is_running=False) if frames else Located("", "", 0)
     cells = [file for file, _ in program_frames if is_cell(file)]
     program = cells[-1] if cells else program_frames[-1][0]
     inner_file, inner_line = program_frames[0]
-    inner = _label(inner_file, inner_line, is_running=inner_file == program)
+    inner = _located_at(inner_file, inner_line, is_running=inner_file == program)
     if inner_file == program:
         return inner
     outer_line = next(line for file, line in program_frames if file == program)
-    return f"{_label(program, outer_line, is_running=True)}{VIA}{inner}"
+    outer = _located_at(program, outer_line, is_running=True)
+    return inner._replace(text=f"{outer.text} via {inner.text}")
 
 
-def _label(file: str, line: int, is_running: bool) -> str:
+def _located_at(file: str, line: int, is_running: bool) -> Located:
     """Return `cell line 4: comm.Barrier()`; `is_running`: it is a line of the program itself."""
     label = file_label(file).decode()
     if is_cell(file) and not is_running and cell_number(file):
@@ -125,7 +143,7 @@ def _label(file: str, line: int, is_running: bool) -> str:
     text = _source(file, line)
     source = text if len(text) <= MAX_LINE_CHARACTERS else text[: MAX_LINE_CHARACTERS - 1] + "…"
     numbered = numbered_line(label, line)
-    return f"{numbered}: `{source}`" if source else numbered
+    return Located(f"{numbered}: `{source}`" if source else numbered, label, line)
 
 
 def describe(error: BaseException) -> str:

@@ -224,7 +224,7 @@ class ParentConnection:
     def note_error(self, error: BaseException) -> None:
         """Note that the program has ended with an uncaught error."""
         if self.watch is not None:
-            self.watch.end_cell(CellState.RAISED, describe(error))
+            self.watch.end_cell(CellState.RAISED, describe(error), type(error).__name__)
         recording = sys.modules.get("mpiwatch.trace_recorder")  # with --trace
         if recording is not None:
             recording.note_error(error)

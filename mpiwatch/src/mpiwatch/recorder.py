@@ -127,8 +127,13 @@ class Slot(ctypes.Structure):
         ("calls_noted", ctypes.c_int64),
         ("host", ctypes.c_char * HOST_BYTES),  # the machine's name, if there are several machines
         ("place", ctypes.c_char * PLACE_BYTES),  # the student's line at which the rank waits
+        ("place_label", ctypes.c_char * FILE_BYTES),  # the innermost file or cell that this text names
+        ("place_line", ctypes.c_int64),
         ("running_at", ctypes.c_char * PLACE_BYTES),  # its line when its watchdog last sampled it
+        ("running_label", ctypes.c_char * FILE_BYTES),
+        ("running_line", ctypes.c_int64),
         ("error", ctypes.c_char * ERROR_BYTES),
+        ("error_type", ctypes.c_char * NAME_BYTES),  # the class of an error that the cell has raised
         ("last_words", ctypes.c_char * ERROR_BYTES),  # the call by which the rank ends its process
         ("failed_call", ctypes.c_char * ERROR_BYTES),  # the last collective of this cell that has raised
         ("wanted_in", ctypes.c_int64),  # 1 + the epoch in which the rank asks the hub for a report; see
@@ -270,10 +275,11 @@ class FlightRecorder:
         slot = self.slots[rank]
         return not slot.has_died and (slot.machine != self.head.machine or alive(slot.pid))
 
-    def set_cell_state(self, rank: int, state: CellState, error: str = "") -> None:
-        """Note that a rank's cell has started, returned or raised."""
+    def set_cell_state(self, rank: int, state: CellState, error: str = "", error_type: str = "") -> None:
+        """Note that a rank's cell has started, returned or raised: the error as text, and its class."""
         slot = self.slots[rank]
         slot.error = fit(error, ERROR_BYTES)
+        slot.error_type = fit(error_type, NAME_BYTES)
         slot.cells_started += state == CellState.RUNNING
         slot.cell_state_since_s = monotonic()
         slot.cell_state = state

@@ -244,6 +244,7 @@ class RankState:
     host: str = ""  # its machine's name, if the ranks are on several machines
     failed_call: str = ""  # a collective that has raised an error, which the program has caught
     exit_code: int | None = None  # of a program's process that has ended; 128 + the signal that killed it
+    error_type: str = ""  # the name of the error's class, if the rank has raised it
 
     def last_call(self, communicator: int | None) -> CallRecord | None:
         """Return the last collective that the rank called on a communicator."""
@@ -348,9 +349,9 @@ def groups(report: Report) -> list[tuple[RankState, list[int]]]:
 
 
 def _without_peer(rank: RankState) -> RankState:
-    """Leave out the peer of a message and the text of an error."""
+    """Leave out the peer of a message, and of an error all but its class."""
     message = rank.message if rank.message is None else replace(rank.message, peer=-1)
-    return replace(rank, message=message, error=rank.error.partition(":")[0])
+    return replace(rank, message=message, error=rank.error_type or rank.error)
 
 
 def _without_place(rank: RankState) -> RankState:

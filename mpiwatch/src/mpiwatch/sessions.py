@@ -85,7 +85,7 @@ def end_cell(watch: Any, error: BaseException | None) -> None:
         watch.slot.open_requests = len(messages.open_requests())
     renewal.is_due = renewal.is_due or error is not None
     state = CellState.RETURNED if error is None else CellState.RAISED
-    watch.end_cell(state, describe(error) if error else "")
+    watch.end_cell(state, describe(error) if error else "", type(error).__name__ if error else "")
 
 
 def begin_recording(world: MPI.Intracomm) -> str:

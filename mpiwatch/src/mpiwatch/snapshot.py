@@ -11,7 +11,6 @@ from itertools import combinations
 from time import monotonic, sleep
 from typing import NamedTuple
 
-from mpiwatch.places import VIA
 from mpiwatch.recorder import (
     EPOCH_MASK,
     EPOCH_SHIFT,
@@ -88,7 +87,7 @@ def take_snapshot(
     ranks = _count_from_cell_start(recorder, ranks)
     calls = ranks[reporter].calls if isinstance(why, Mismatch) and reporter is not None else ()
     if calls:
-        ranks = [_as_called(rank, calls[-1].communicator, calls[-1].number) for rank in ranks]
+        ranks = [_as_called(recorder.slots[rank.rank], rank, calls[-1]) for rank in ranks]
     waiting = [rank for rank in ranks if _is_waiting(rank)]
     shown = [rank for rank in ranks if rank.rank in members or rank in waiting or rank.message is not None]
     of_all = reporter is None or why in (Reason.DEADLOCK, Reason.RANK_DIED)
@@ -178,7 +177,8 @@ def _ended(recorder: FlightRecorder, slot: Slot, seen: RankState) -> RankState:
     if _lags(recorder, slot):
         return replace(seen, activity=Activity.NOT_STARTED)
     if slot.cell_state == CellState.RAISED:
-        return replace(seen, activity=Activity.RAISED, error=_text(slot.error))
+        error, error_type = _text(slot.error), _text(slot.error_type)
+        return replace(seen, activity=Activity.RAISED, error=error, error_type=error_type)
     return replace(seen, activity=Activity.RETURNED)
 
 
@@ -205,7 +205,7 @@ def _waiting(recorder: FlightRecorder, slot: Slot, noted: RankState) -> RankStat
         is_inside = is_running and is_in_mpi_call(slot, monotonic()) and call == last.operation
         return replace(waiting, mpi_call=call) if is_inside else None
     if is_running and _has_just_called(recorder, slot):
-        return replace(waiting, place=_place(_text(slot.running_at), last))
+        return replace(waiting, place=_running_place(slot, last))
     return None
 
 
@@ -244,10 +244,11 @@ def _lags(recorder: FlightRecorder, slot: Slot) -> bool:
     )
 
 
-def _as_called(rank: RankState, row: int, number: int) -> RankState:
-    """Return the state of a rank as of when it made a call of a row, if it has made that call."""
+def _as_called(slot: Slot, rank: RankState, of_all: CallRecord) -> RankState:
+    """Return the state of a rank as of when it made its part of a call, if it has made it."""
     # A call of a communicator that was freed may have the same row and number: the last one counts.
-    places = [i for i, call in enumerate(rank.calls) if (call.communicator, call.number) == (row, number)]
+    about = of_all.communicator, of_all.number
+    places = [i for i, call in enumerate(rank.calls) if (call.communicator, call.number) == about]
     if not places:
         return rank
     call, later = rank.calls[places[-1]], rank.calls[places[-1] + 1 :]
@@ -255,16 +256,18 @@ def _as_called(rank: RankState, row: int, number: int) -> RankState:
     if later:
         calls = rank.calls[: places[-1] + 1]
         return replace(waiting, calls=calls, place=_line(call), message=None)
-    if rank.activity in (Activity.RUNNING, Activity.IN_MPI_CALL):
-        return replace(waiting, place=_place(rank.place, call))
+    if rank.activity is Activity.RUNNING:
+        return replace(waiting, place=_running_place(slot, call))
+    if rank.activity is Activity.IN_MPI_CALL:
+        is_older = _text(slot.place_label) == call.file and slot.place_line != call.line
+        return replace(waiting, place=_line(call) if is_older else rank.place or _line(call))
     return rank
 
 
-def _place(sampled: str, call: CallRecord) -> str:
+def _running_place(slot: Slot, call: CallRecord) -> str:
     """Return the line at which a rank makes a call, which may have begun since its line was sampled."""
-    inner = sampled.rpartition(VIA)[2]
-    is_older = inner.startswith(f"{call.file} line ") and inner.partition(":")[0] != _line(call)
-    return _line(call) if is_older else sampled or _line(call)
+    is_older = _text(slot.running_label) == call.file and slot.running_line != call.line
+    return _line(call) if is_older else _text(slot.running_at) or _line(call)
 
 
 def _line(call: CallRecord) -> str:

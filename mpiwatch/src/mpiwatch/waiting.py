@@ -20,12 +20,13 @@ from typing import Any, NoReturn
 from mpi4py import MPI
 
 from mpiwatch.machines import Server
-from mpiwatch.places import place_of
+from mpiwatch.places import located, place_of
 from mpiwatch.processes import cores
 from mpiwatch.recorder import (
     EPOCH_MASK,
     EPOCH_SHIFT,
     ERROR_BYTES,
+    FILE_BYTES,
     PLACE_BYTES,
     ROWS_PER_RANK,
     Call,
@@ -319,7 +320,8 @@ class Watch:
         if self.recorder.head.epoch != self.epoch:
             self.join_epoch()
         self.slot.waiting_in = WaitingIn.NOTHING
-        self.slot.running_at = b""  # a line of the last cell
+        self.slot.running_at = self.slot.running_label = b""  # a line of the last cell
+        self.slot.running_line = 0
         self.slot.failed_call = b""
         self.slot.calls_before_cell = self.channels[0].number if self.channels else 0
         self.recorder.set_cell_state(self.rank, CellState.RUNNING)
@@ -332,12 +334,12 @@ class Watch:
             if self.before_error is _do_nothing or self.slot.cell_state != CellState.RAISED:
                 self.recorder.set_cell_state(self.rank, CellState.EXITED)
 
-    def end_cell(self, state: CellState, error: str) -> None:
-        """Note that the cell has returned or raised."""
+    def end_cell(self, state: CellState, error: str, error_type: str = "") -> None:
+        """Note that the cell has returned or raised: the error as text, and its class."""
         if os.getpid() != self.slot.pid:
             return  # a forked child
         self.slot.waiting_in = WaitingIn.NOTHING
-        self.recorder.set_cell_state(self.rank, state, error)
+        self.recorder.set_cell_state(self.rank, state, error, error_type)
 
     def new_row(self, ranks: int) -> tuple[int, int]:
         """Return a row for a communicator of which this process is rank 0, and where its words start.
@@ -497,7 +499,10 @@ class Watch:
 
     def post_place(self, frame: FrameType | None) -> None:
         """Note the student's line at which this rank waits."""
-        self.slot.place = fit(place_of(frame), PLACE_BYTES)
+        place = located(frame)
+        self.slot.place = fit(place.text, PLACE_BYTES)
+        self.slot.place_label = fit(place.label, FILE_BYTES)
+        self.slot.place_line = place.line
 
 
 def _threads() -> set[int]:

@@ -18,8 +18,9 @@ from mpiwatch.guard import Guard
 from mpiwatch.launch import HANG_EXIT_CODE
 from mpiwatch.library_calls import Entry, main_thread
 from mpiwatch.message_waits import polls
-from mpiwatch.places import place_of
+from mpiwatch.places import located
 from mpiwatch.recorder import (
+    FILE_BYTES,
     NAME_BYTES,
     NO_RENDEZVOUS,
     NUMBER_SHIFT,
@@ -111,7 +112,10 @@ class Watchdog(threading.Thread):
         if self.call and not self.slot.waiting_since_s:
             self.watch.post_place(frame)
         else:
-            self.slot.running_at = fit(place_of(frame), PLACE_BYTES)
+            place = located(frame)
+            self.slot.running_at = fit(place.text, PLACE_BYTES)
+            self.slot.running_label = fit(place.label, FILE_BYTES)
+            self.slot.running_line = place.line
 
     def note_time(self, now: float) -> None:
         """Note when this sample was taken, after all that it has noted: others rely on that."""
