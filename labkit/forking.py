@@ -90,7 +90,7 @@ def serve(starter: int = 0) -> list[str]:  # noqa: PLR0915 (one loop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher
     stand_ins: dict[int, socket.socket] = {}  # the connection to each, by the pid of its rank
     first: set[int] = set()  # the processes that the starter itself has asked for
-    listening, left = [socket.socket(fileno=os.dup(0))], 0
+    listening, ranks_to_come = [socket.socket(fileno=os.dup(0))], 0
     with open(os.devnull, "rb") as devnull:
         os.dup2(devnull.fileno(), 0)  # so `listening` holds the last copy of the listener
     has_ended_ranks = False  # whose stand-ins do not know it yet
@@ -114,7 +114,7 @@ def serve(starter: int = 0) -> list[str]:  # noqa: PLR0915 (one loop)
                 _refuse_all(listening.pop())
             continue
         connection, asking, request, files = accepted
-        left = (left or request["ranks"]) - 1
+        ranks_to_come = (ranks_to_come or request["ranks"]) - 1
         pid = guard.do("_fork_if_possible", _fork_if_possible)
         if pid == 0:
             leave_signals_to_rank()
@@ -131,7 +131,7 @@ def serve(starter: int = 0) -> list[str]:  # noqa: PLR0915 (one loop)
             first |= {pid} if asking == starter else set()
         for file in files:
             os.close(file)
-        if left == 0 and request["ranks"]:
+        if ranks_to_come == 0 and request["ranks"]:
             listening.pop().close()
 
 

@@ -92,8 +92,8 @@ class RankMagics(CellMagics):
                 raise self.ranks.death() or NoEnginesRegistered() from None
         show_with(result, output.display_outputs)
 
-        def remember(done: Any) -> None:
-            if done.successful() and defines_names(cell):
+        def remember(ended_result: Any) -> None:
+            if ended_result.successful() and defines_names(cell):
                 self.setup_cells[key] = number
 
         if not options.block:
@@ -125,9 +125,9 @@ class RankMagics(CellMagics):
                 error.failed_ranks = failed_ranks(failures(result))
             raise error from None
         remember(result)
-        left = guard.insist("leftover_lines", self.leftover_lines)
-        if left:
-            print(left)
+        leftovers = guard.insist("leftover_lines", self.leftover_lines)
+        if leftovers:
+            print(leftovers)
         return None
 
     def look_at_ranks(self, result: Any) -> None:

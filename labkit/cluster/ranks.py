@@ -81,9 +81,9 @@ class Ranks:
         Wait until they have, and raise RankDied if a rank does not react. Nothing that a rank sent before
         reaches the next cell. If a rank is still running something, it is done later.
         """
-        done = [future for future in self.sent if future.done()]
+        ended = [future for future in self.sent if future.done()]
         self.sent[:] = [future for future in self.sent if not future.done()]
-        if any(map(has_failed, done)) or self.epoch_now() != self.epoch:
+        if any(map(has_failed, ended)) or self.epoch_now() != self.epoch:
             self.is_renewal_due = True
         if not self.is_renewal_due or self.sent:
             return

@@ -523,10 +523,10 @@ def judge_speed(schedule: Schedule) -> Iterator[str]:
         )
         ratios[name] = seconds / min(others)
     if min(ratios.values()) > NEEDED:
-        said = ", ".join(f"{ratio:.3f} ({name})" for name, ratio in ratios.items())
+        ratios_text = ", ".join(f"{ratio:.3f} ({name})" for name, ratio in ratios.items())
         yield (
-            f"simulated, it takes {said} of the time of the fastest algorithm of section 5, expected at most "
-            f"{NEEDED} on one network: ask what passes its slowest link, and when that link is idle"
+            f"simulated, it takes {ratios_text} of the time of the fastest algorithm of section 5, expected "
+            f"at most {NEEDED} on one network: ask what passes its slowest link, and when that link is idle"
         )
 
 

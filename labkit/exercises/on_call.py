@@ -250,11 +250,11 @@ def useless(measured: Sequence[str], truth: str, possible: Iterable[str]) -> int
 
     To measure the same again is free: a notebook's cells are run again.
     """
-    left, count = set(possible), 0
+    still_possible, count = set(possible), 0
     for probe in dict.fromkeys(measured):
-        if len({_sign(cause, probe) for cause in left}) == 1:
+        if len({_sign(cause, probe) for cause in still_possible}) == 1:
             count += 1
-        left = {cause for cause in left if _sign(cause, probe) == _sign(truth, probe)}
+        still_possible = {cause for cause in still_possible if _sign(cause, probe) == _sign(truth, probe)}
     return count
 
 
@@ -380,19 +380,19 @@ class Incident:
             rows, whose = answer[0]["rows"], answer[0]["whose"]
             if answer[0]["again"] is not None:
                 rows = settled(probe, np.array(rows), np.array(answer[0]["again"])).tolist()
-            said = f"{probe}, {whose}: {PROBES[probe].what}"
+            heading = f"{probe}, {whose}: {PROBES[probe].what}"
         except CellHung:
             report = last_hang()
             if report is None or probe != "steps":
                 raise
             print(render(report))
             rows = [[int(rank in report.missing())] for rank in range(self.p)]
-            said = "steps: the job hangs; 1 stands for a rank that is missing"
+            heading = "steps: the job hangs; 1 stands for a rank that is missing"
             self._start()  # again: communicators end with a cell that hangs
         except TooBusy as busy:
             print(wrapped(str(busy), COLUMNS))
             return
-        print(f"{said}\n{table_of(probe, rows)}")
+        print(f"{heading}\n{table_of(probe, rows)}")
         if not self._is_closed:
             self.measured.append(Measurement(probe, rows))
             self._keep()
@@ -533,8 +533,8 @@ def check_table(table: Mapping[str, Iterable[str]]) -> None:
     for cause in CAUSES:
         missing = [probe for probe in PROBES if (cause, probe) not in _practised]
         if missing or ("none", "parts") not in _practised:
-            left = "" if len(missing) == len(PROBES) else f" ({', '.join(missing) or 'and none'})"
-            unmeasured.append(f"{cause}{left}")
+            probes_to_do = "" if len(missing) == len(PROBES) else f" ({', '.join(missing) or 'and none'})"
+            unmeasured.append(f"{cause}{probes_to_do}")
             continue
         measured = {
             probe

@@ -84,15 +84,15 @@ def table(folder: Path) -> str:
     """Return where each student is, which findings are most frequent, and who has tried many times."""
     students, damaged = read(folder)
     lines = [f"{name}: {_where(shared)}" for name, shared in students.items()]
-    found = Counter(
+    findings = Counter(
         (exercise, checked.finding)
         for shared in students.values()
         for exercise, checked in shared.items()
         if checked.state == "tried" and checked.finding
     )
-    if found:
+    if findings:
         lines += ["", "Most frequent findings:"]
-        for (exercise, finding), count in found.most_common(MOST_FINDINGS):
+        for (exercise, finding), count in findings.most_common(MOST_FINDINGS):
             lines.append(wrapped(f"  {counted(count, 'student')}, {exercise}: {finding}", COLUMNS))
     stuck = [
         f"  {name}, {exercise}: {checked.tries} tries"

@@ -43,11 +43,11 @@ def shape(card: str, bandwidth: int) -> str:
 
 def run_batch(program: str, lines: Iterable[str]) -> None:
     """Run commands of `ip` or `tc` in this process's network namespace; raise OSError if one fails."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [program, "-batch", "-"], input="\n".join(lines), capture_output=True, text=True, check=False
     )
-    if done.returncode != 0:
-        raise OSError(f"{program}: {' '.join((done.stderr or done.stdout).split())}")
+    if completed.returncode != 0:
+        raise OSError(f"{program}: {' '.join((completed.stderr or completed.stdout).split())}")
 
 
 def lay_cables(hosts: Iterable[Host]) -> None:

@@ -30,8 +30,8 @@ def hang(report: Report) -> Figure:
     axes.set_yticks(range(len(rows)), [label for label, _ in rows])
     axes.invert_yaxis()
     axes.xaxis.tick_top()
-    said = title(report)
-    axes.set_title(said[:1].upper() + said[1:], fontsize=10, weight="bold", pad=14)
+    sentence = title(report)
+    axes.set_title(sentence[:1].upper() + sentence[1:], fontsize=10, weight="bold", pad=14)
     axes.tick_params(length=0)
     for side in axes.spines.values():
         side.set_visible(False)

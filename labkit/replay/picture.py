@@ -192,18 +192,18 @@ class Picture:
     def _wait(self, rank: int, span: Span, left: float, right: float) -> Iterator[str]:
         """Yield a dotted line with the ranks that a rank waits for, where there is room."""
         y = self.y(rank)
-        who = ranks_phrase(span.awaited) if span.awaited else ""
-        words = f"waits for {who}"
+        awaited = ranks_phrase(span.awaited) if span.awaited else ""
+        words = f"waits for {awaited}"
         half = CHARACTER * len(words) / 2 + 4
         middle = (left + right) / 2
         if span.event is not None and span.event.never_ended:
             yield from self._dots(left, right, y)
-            still = f"still waiting for {who}" if who else "still waiting"
+            still = f"still waiting for {awaited}" if awaited else "still waiting"
             yield (
                 f'<text x="{right + 5:.1f}" y="{y + 4}" fill="{WARNING}" font-weight="bold">'
                 f"✕ {escape(still)}</text>"
             )
-        elif who and right - left > 2 * half + 12:
+        elif awaited and right - left > 2 * half + 12:
             yield from self._dots(left, middle - half, y)
             yield (
                 f'<text x="{middle:.1f}" y="{y + 4}" text-anchor="middle" font-style="italic" '
@@ -225,8 +225,8 @@ class Picture:
         if span.event is None:
             return f"rank {rank} computes for {took}"
         what = "waits" if span.what == "wait" else "transfers"
-        who = f" for {ranks_phrase(span.awaited)}" if span.awaited else ""
-        return f"rank {rank} {what}{who} for {took} in {event_text(span.event)}, {span.event.line}"
+        awaited = f" for {ranks_phrase(span.awaited)}" if span.awaited else ""
+        return f"rank {rank} {what}{awaited} for {took} in {event_text(span.event)}, {span.event.line}"
 
     def _labels(self, rank: int) -> Iterator[str]:
         """Yield the source lines of a rank's calls where there is room for them."""

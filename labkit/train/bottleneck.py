@@ -85,15 +85,19 @@ def links(bottlenecks: Sequence[Bottleneck], size: int, default: Link | None = N
     A rank without a slow link gets the `default`; if there is none, a link that takes no time. Raise
     ValueError if these bottlenecks are impossible on `size` ranks with this default link.
     """
-    named = [(f"{one.rank}:{one.kind}", one.step) for one in bottlenecks]
-    beyond = [f"{one.rank}:{one.kind}" for one in bottlenecks if one.rank >= size]
+    named = [(f"{bottleneck.rank}:{bottleneck.kind}", bottleneck.step) for bottleneck in bottlenecks]
+    beyond = [f"{bottleneck.rank}:{bottleneck.kind}" for bottleneck in bottlenecks if bottleneck.rank >= size]
     if beyond:
         raise ValueError(f"expected bottlenecks on ranks 0 … {size - 1}, got {', '.join(beyond)}")
     twice = sorted({name for name, step in named if named.count((name, step)) > 1})
     if twice:
         raise ValueError(f"expected each kind of bottleneck once per rank, got {', '.join(twice)} twice")
-    slow = {one.rank: one for one in bottlenecks if one.kind == "slow-link"}
-    relative = [f"{rank}:slow-link={one.factor:g}" for rank, one in slow.items() if not (one.link or default)]
+    slow = {bottleneck.rank: bottleneck for bottleneck in bottlenecks if bottleneck.kind == "slow-link"}
+    relative = [
+        f"{rank}:slow-link={bottleneck.factor:g}"
+        for rank, bottleneck in slow.items()
+        if not (bottleneck.link or default)
+    ]
     if relative:
         raise ValueError(
             f"expected a bandwidth such as 100mbit for {', '.join(relative)}, or --link with the link that "
@@ -101,8 +105,8 @@ def links(bottlenecks: Sequence[Bottleneck], size: int, default: Link | None = N
         )
     common = default or Link()
     links_of_ranks = [common] * size
-    for rank, one in slow.items():
-        links_of_ranks[rank] = one.link or common.slower(one.factor)
+    for rank, bottleneck in slow.items():
+        links_of_ranks[rank] = bottleneck.link or common.slower(bottleneck.factor)
     return links_of_ranks if slow or default else None
 
 
@@ -115,10 +119,15 @@ class Straggler(Callback):
     """
 
     def __init__(self, bottlenecks: Sequence[Bottleneck], rank: int, seed: int = 0) -> None:
-        of_this_rank = [one for one in bottlenecks if one.rank == rank]
-        self.factor = max((one.factor for one in of_this_rank if one.kind == "slow-processor"), default=1.0)
-        self._jitter_s = sum(one.seconds for one in of_this_rank if one.kind == "jitter")
-        self._pauses_s = {one.step: one.seconds for one in of_this_rank if one.kind == "pause"}
+        of_this_rank = [bottleneck for bottleneck in bottlenecks if bottleneck.rank == rank]
+        self.factor = max(
+            (bottleneck.factor for bottleneck in of_this_rank if bottleneck.kind == "slow-processor"),
+            default=1.0,
+        )
+        self._jitter_s = sum(bottleneck.seconds for bottleneck in of_this_rank if bottleneck.kind == "jitter")
+        self._pauses_s = {
+            bottleneck.step: bottleneck.seconds for bottleneck in of_this_rank if bottleneck.kind == "pause"
+        }
         self._step = 0
         self._began = 0.0
         self._random = np.random.default_rng((seed, rank))

@@ -89,7 +89,7 @@ def extend(student: str, assignment: str, days: float) -> datetime:
                 f"{assignment} has no deadline: "
                 f"`nbgrader db assignment add {assignment} --duedate=TIME` sets it"
             )
-        known = {each.id for each in gradebook.students}
+        known = {registered.id for registered in gradebook.students}
         if student not in known:
             if not Path(SUBMITTED, student).is_dir():
                 near = "".join(f"; did you mean {name}?" for name in get_close_matches(student, known, n=1))

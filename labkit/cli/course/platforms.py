@@ -117,19 +117,27 @@ def canvas(table: Table, assignments: list[Assignment], columns: Mapping[str, st
     names = [name for name in table.head if name in CANVAS_COLUMNS]
     if table.head[: len(names)] != names:
         raise TableError(f"expected the columns up to Section first, as in Canvas's export, got {table.head}")
-    heads = [_canvas_head(table, columns.get(each.name, each.name)) for each in assignments]
+    heads = [_canvas_head(table, columns.get(assignment.name, assignment.name)) for assignment in assignments]
     rows, lines, students = [], [], set[str]()
     for row in table.rows:
         before = [table.cell(row, head) for head in heads]
         if POINTS_POSSIBLE in row[0]:
-            for each, points in zip(assignments, before, strict=True):
-                lines += _other_maximum(each, points)
-            defaults = [_number(each.maximum) for each in assignments]
+            for assignment, points in zip(assignments, before, strict=True):
+                lines += _other_maximum(assignment, points)
+            defaults = [_number(assignment.maximum) for assignment in assignments]
             new = [old or default for old, default in zip(before, defaults, strict=True)]
         else:
-            whose = {name for each in assignments for name in each.scores if _is_canvas(table, row, name)}
+            whose = {
+                name
+                for assignment in assignments
+                for name in assignment.scores
+                if _is_canvas(table, row, name)
+            }
             students |= whose
-            new = [_canvas_cell(each, whose, old) for each, old in zip(assignments, before, strict=True)]
+            new = [
+                _canvas_cell(assignment, whose, old)
+                for assignment, old in zip(assignments, before, strict=True)
+            ]
         rows.append(row[: len(names)] + new)
     lines += _unmatched(assignments, students)
     return Filled(Table(table.head[: len(names)] + heads, rows, table.separator), lines)
@@ -215,15 +223,15 @@ def _other_maximum(assignment: Assignment, text: str) -> list[str]:
 def _unmatched(assignments: list[Assignment], students: set[str]) -> list[str]:
     """Return lines on students of the gradebook who have no row, and on points that are open."""
     lines = []
-    for each in assignments:
-        missing = sorted(set(each.scores) - students)
+    for assignment in assignments:
+        missing = sorted(set(assignment.scores) - students)
         if missing:
-            lines.append(f"{each.name}: not in the table: {', '.join(missing)}.")
-        still_open = sorted(student for student, score in each.scores.items() if score.is_open)
+            lines.append(f"{assignment.name}: not in the table: {', '.join(missing)}.")
+        still_open = sorted(student for student, score in assignment.scores.items() if score.is_open)
         if still_open:
             count = counted(len(still_open), "submission")
             lines.append(
-                f"{each.name}: questions of {count} still wait for points in formgrader: "
+                f"{assignment.name}: questions of {count} still wait for points in formgrader: "
                 f"{', '.join(still_open)}."
             )
     return lines

@@ -126,7 +126,7 @@ def alike(assignment: str) -> tuple[list[Alike], dict[str, int]]:
     A group has two students or more, or one whose function equals the reference.
     """
     number = assignment.partition("_")[0]
-    exercises = [each for each in catalogue.exercises().values() if each.notebook == number]
+    exercises = [exercise for exercise in catalogue.exercises().values() if exercise.notebook == number]
     forms: dict[str, dict[str, list[str]]] = {exercise.name: {} for exercise in exercises}
     for student, _, notebook in notebooks(assignment):
         code = [cell for cell in notebook.cells if cell.cell_type == "code"]

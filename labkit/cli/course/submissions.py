@@ -241,8 +241,8 @@ def collect(download: Path, course: Path, assignments: Sequence[str]) -> Collect
     for (student, assignment), files in sorted(by_place.items()):
         *older, (place, newest) = sorted(files, key=lambda pair: pair[0].order)
         for _, file in older:
-            kept = _keep(course, student, assignment, file)
-            lines.append(f"{student}: {file.path} is older: it is {kept}")
+            earlier_place = _keep(course, student, assignment, file)
+            lines.append(f"{student}: {file.path} is older: it is {earlier_place}")
         line, is_new = _put(course, place, newest)
         lines.append(line)
         if is_new:
@@ -263,12 +263,12 @@ def _put(course: Path, place: Place, file: File) -> tuple[str, bool]:
     if target.read_bytes() == content:
         return f"{student}: {assignment} is there already", False
     if datetime.fromtimestamp(target.stat().st_mtime) > file.changed:
-        kept = _keep(course, student, assignment, file)
-        return f"{student}: {file.path} is older than what was collected before: it is {kept}", False
-    kept = _next_name(course, student, assignment)
-    target.rename(kept)
+        earlier_place = _keep(course, student, assignment, file)
+        return f"{student}: {file.path} is older than what was collected before: it is {earlier_place}", False
+    earlier_place = _next_name(course, student, assignment)
+    target.rename(earlier_place)
     _write(target, content, file.changed)
-    before = kept.relative_to(course)
+    before = earlier_place.relative_to(course)
     return f"{student}: {assignment} from {file.path}{late}; what was there before is {before}", True
 
 

@@ -292,7 +292,7 @@ def run_command(
 ) -> subprocess.CompletedProcess[str]:
     """Run one of SLURM's commands. Raise ClusterError if it is missing or, with `check`, if it fails."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command, input=input_text, capture_output=True, text=True, timeout=ANSWER_S, check=False
         )
     except FileNotFoundError:
@@ -302,10 +302,10 @@ def run_command(
         ) from None
     except subprocess.TimeoutExpired:
         raise ClusterError(f"SLURM did not answer `{command[0]}` within {ANSWER_S:.0f} s") from None
-    if check and done.returncode:
-        text = done.stderr.strip().replace(f"{command[0]}: error: ", "")
+    if check and completed.returncode:
+        text = completed.stderr.strip().replace(f"{command[0]}: error: ", "")
         raise ClusterError(f"SLURM refused the job: {text}")
-    return done
+    return completed
 
 
 class EnginesOfJob(Engines):
