@@ -14,7 +14,7 @@ from labkit.replay.axis import Axis
 from labkit.replay.page import MOST_BYTES, Replay
 from labkit.replay.picture import WIDEST, Picture
 from labkit.replay.steps import data_for_script, line_in_cell
-from labkit.replay.words import cost_sentence, event_lines, notes, short_line, traffic_rows
+from labkit.replay.words import cost_sentence, event_lines, event_text, notes, short_line, traffic_rows
 from mpiwatch.trace import Kind, Trace, merge
 from tests.replay.recordings import (
     deadlock,
@@ -141,6 +141,13 @@ def test_lines_are_short_where_they_are_labels() -> None:
     assert short_line("cell line 4: `ring(x)` via cell [3] line 2: `comm.Send(x)`") == "cell [3] line 2"
     assert short_line("") == ""
     assert line_in_cell("cell line 12: `x`") == 12 and line_in_cell("ring.py line 3: `x`") == 0
+
+
+def test_a_wait_for_a_send_names_the_rank_that_it_is_sent_to() -> None:
+    those = ranks(2)
+    those[0].add(Kind.WAIT, "Wait", 1.0, 2.0, peer=1, is_of_send=True)
+    those[0].add(Kind.WAIT, "Wait", 3.0, 4.0, peer=1)
+    assert [event_text(event) for event in those[0].events] == ["Wait to rank 1", "Wait from rank 1"]
 
 
 # The axis
