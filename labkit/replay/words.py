@@ -197,7 +197,7 @@ def _transfer_sentence(trace: Trace, transfer: float, duration_s: float) -> str:
 
 
 def traffic_rows(trace: Trace) -> list[tuple[str, ...]]:
-    """Return the rows of the table of traffic, with its head: messages and bytes by rank, as counted."""
+    """Return the rows of the table of traffic, with its head: messages, collectives and bytes, as counted."""
     rows: list[tuple[str, ...]] = [
         (
             "",
@@ -205,6 +205,8 @@ def traffic_rows(trace: Trace) -> list[tuple[str, ...]]:
             "bytes sent",
             "messages received",
             "bytes received",
+            "collectives",
+            "bytes given to them",
             "computed",
             "waited",
             "transferred",
@@ -215,11 +217,17 @@ def traffic_rows(trace: Trace) -> list[tuple[str, ...]]:
         received = [m for m in trace.messages if m.dest == rank and m.arrived_s is not None]
         spans = trace.spans(rank) if rank in trace.logs else []
         times = (approx_time(_total_s(spans, what)) for what in ("compute", "wait", "transfer"))
-        rows.append((f"rank {rank}", *_counts(sent), *_counts(received), *times))
+        calls = _collective_calls(trace, rank)
+        rows.append((f"rank {rank}", *_counts(sent), *_counts(received), *_counts(calls), *times))
     return rows
 
 
-def _counts(messages: Sequence[Message]) -> tuple[str, str]:
+def _collective_calls(trace: Trace, rank: int) -> list[Event]:
+    """Return a rank's calls of collectives."""
+    return [collective.calls[rank] for collective in trace.collectives if rank in collective.calls]
+
+
+def _counts(messages: Sequence[Message | Event]) -> tuple[str, str]:
     return str(len(messages)), f"{sum(max(0, message.nbytes) for message in messages):,}"
 
 
@@ -271,7 +279,7 @@ def event_lines(trace: Trace) -> list[str]:
             text = f"completes the request of call {event.request}"
         elif event.kind is Kind.RAISED:
             text = f"ends with {event.error}"
-        elif event.never_ended:
+        elif event.end_s is None or event.never_ended:
             text = f"{event_text(event)}: did not end"
         elif event.has_failed:
             text = f"{event_text(event)}: raised {event.error}"
@@ -293,12 +301,18 @@ def notes(trace: Trace) -> list[str]:
         f"Recording took {approx_time(own_s)} of {approx_time(duration_s)} ({percent}), on the rank where it "
         "took longest. The picture shows the order of this one run; another run may differ."
     ]
+    if trace.collectives:
+        texts.append(
+            "A collective counts with the bytes that the rank gives to it; the messages that the MPI library "
+            "sends inside it cannot be seen."
+        )
     for rank, lost in trace.lost.items():
         texts.append(f"Rank {rank}: recording stopped after {EVENTS:,} events; {lost:,} are missing.")
     if trace.lost_ranks:
         texts.append(f"There is no recording of {ranks_phrase(trace.lost_ranks)}.")
     if trace.clock_error_s > 0:
         texts.append(
-            f"Times of ranks on different machines may differ by {approx_time(trace.clock_error_s)}."
+            "The clocks of different machines were compared: their times may differ by "
+            f"{approx_time(trace.clock_error_s)}."
         )
     return texts
