@@ -39,10 +39,14 @@ class Recording:
         self.paths: list[str] = []  # by rank, on the ranks' machines
 
     def start(self) -> None:
-        """Let all ranks record their next cell. Raise RuntimeError if a rank does not begin."""
+        """Let all ranks record their next cell. Raise RuntimeError, and record nothing, if a rank cannot."""
         asked = self.ranks.client[:].apply_async(begin_recording)
-        if not asked.wait(START_S) or failures(asked):
-            failed = failures(asked)
+        is_done = asked.wait(START_S)
+        failed = failures(asked)
+        if not is_done or failed:
+            # A rank that is busy ends its recording as soon as it has begun.
+            with contextlib.suppress(Exception):
+                self.ranks.client[:].apply_async(end_recording).wait(END_S if is_done else 0)
             why = f"{failed[0].name}: {failed[0].message}" if failed else "a rank did not respond"
             raise RuntimeError(f"the ranks cannot be recorded: {why}. Run the cell with %%px instead.")
         self.paths = asked.get()
@@ -70,9 +74,14 @@ def run_recorded(ranks: Ranks, run_cell: Any, source: str) -> Any:
 
     If the cell fails, the picture comes before its error.
     """
+    ranks.before_use()
+    with ranks.before_use.done():  # `run` and the recording use the engines, too
+        return _run_recorded(ranks, run_cell, source)
+
+
+def _run_recorded(ranks: Ranks, run_cell: Any, source: str) -> Any:
     from labkit.replay.page import Replay  # noqa: PLC0415  (see above)
 
-    ranks.prepare()
     recording = Recording(ranks)
     recording.start()
     report = ""

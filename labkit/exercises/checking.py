@@ -24,6 +24,7 @@ from labkit.checks.exercise import Exercise, HeadingError, is_stub
 from labkit.checks.judging import judge_text
 from labkit.cluster.adapter.functions import is_own_object
 from labkit.exercises import catalogue, record
+from labkit.exercises.reference import REFERENCE, reference_function
 from labkit.exercises.watching import note_failure
 from labkit.text import COLUMNS, NO_TAG, counted, wrapped
 from mpiwatch.sessions import is_cell
@@ -33,7 +34,6 @@ PRINTED_COLUMNS = COLUMNS - len("[stdout:0] ")  # with which `%%px` marks what r
 USE = "the notebook uses the reference"
 LEAST_WORDS = 5  # of an answer
 VERDICTS = "supported", "rejected", "undecided"
-REFERENCE = "<reference of "  # begins the name of the file of a reference that `check` returns
 GREEN, RED = "#1a7f37", "#b3261e"  # white on them is legible (5 : 1), in light and dark themes
 
 NOT_A_FUNCTION = (
@@ -247,25 +247,6 @@ def helpers(function: Callable[..., Any], exercise: Exercise, text: str) -> dict
             if name in texts:
                 waiting.append(texts[name])
     return texts
-
-
-def reference_function(exercise: Exercise, names: dict[str, Any] | None = None) -> Callable[..., Any]:
-    """Return the reference as a function that looks names up in `names`, those of the notebook.
-
-    So it calls the student's functions of earlier exercises. What the exercise's prelude imports and `names`
-    lacks is added to it. Its text is not known to Python: `??` after the name would show it too early.
-    """
-    file = f"{REFERENCE}{exercise.name}>"
-    namespace: dict[str, Any] = {"__name__": file}
-    exec(exercise.prelude, namespace)
-    exec(compile(exercise.text, file, "exec"), namespace)
-    function: FunctionType = namespace.pop(exercise.name)
-    names = {} if names is None else names
-    for name, value in namespace.items():
-        names.setdefault(name, value)
-    reference = FunctionType(function.__code__, names, exercise.name, function.__defaults__)
-    reference.__doc__, reference.__kwdefaults__ = function.__doc__, function.__kwdefaults__
-    return reference
 
 
 def suspects(name: str) -> list[Callable[..., Any]]:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from labkit.checks.exercise import Case, Exercise
 from labkit.exercises import catalogue
+from labkit.exercises.reference import reference_function
+from labkit.replay.parts import EXPECTED, POWERS
 from labkit.text import counted
+from mpiwatch import sessions
+
+MOST_DIGITS = 7  # that float32 holds exactly
+POWERS_NOTE = ", where rank r contributes values of 10^r"
 
 failed_cases: dict[str, int] = {}  # of the last check in this process: the number of the case, by exercise
+_communicators: list[Any] = []  # of cases that need fewer ranks than there are
 
 
 def note_failure(exercise: Exercise, finding: str) -> str:
@@ -34,11 +44,15 @@ def number_of_case(cases: list[Case], finding: str) -> int | None:
     return max(named, key=lambda number: len(cases[number].label), default=None)
 
 
-def run_case(function: Callable[..., Any]) -> Any:
+def run_case(function: Callable[..., Any], *, powers: bool = True) -> Any:
     """Call a function on the smallest case in which its last check has failed; return what it returns.
 
     All ranks call this; ranks that the case does not need return None. Without a failed check, the case is
     the first one that needs most of the ranks.
+
+    While calls are recorded, the reference runs first, apart, so that the replay can compare the messages.
+    With `powers`, arrays of numbers that a rank contributes hold 10 to the power of the rank, if the function
+    takes one such array: then each digit of a sum says how often a rank's contribution is in it.
     """
     from mpi4py import MPI  # noqa: PLC0415  (the notebook's kernel imports labkit.exercises, and no MPI)
 
@@ -46,6 +60,39 @@ def run_case(function: Callable[..., Any]) -> Any:
     if not exercise.on_ranks:
         raise ValueError(f"expected a function of an exercise on ranks, got {exercise.name}")
     world = MPI.COMM_WORLD
+    case = _case_to_run(exercise, world)
+    contributed = contributed_array(exercise, case) if powers else None
+    if world.rank == 0:
+        print(f"{exercise.name} with {case.label}{'' if contributed is None else POWERS_NOTE}:")
+    _free_old_communicators()
+    comm: Any = world
+    if case.ranks < world.size:
+        comm = world.Split(0 if world.rank < case.ranks else MPI.UNDEFINED, world.rank)
+        if world.rank >= case.ranks:
+            return None
+        _communicators.append(comm)
+
+    def call(called: Callable[..., Any]) -> Any:
+        arguments = list(copy.deepcopy(case.arguments[world.rank]))
+        if contributed is not None:
+            arguments[contributed] = np.full_like(arguments[contributed], 10**world.rank)
+        wrapped = comm if exercise.wrap is None else exercise.wrap(comm, case)
+        return called(wrapped, *arguments)
+
+    if sessions.is_recording():
+        if contributed is not None:
+            with sessions.recording_part(POWERS):
+                pass
+        if not exercise.many_are_right:
+            with sessions.recording_part(EXPECTED):
+                call(reference_function(exercise))
+    return call(function)
+
+
+def _case_to_run(exercise: Exercise, world: Any) -> Case:
+    """Return the case in which the last check has failed. Raise ValueError if there are too few ranks."""
+    from mpi4py import MPI  # noqa: PLC0415  (see above)
+
     cases = list(exercise.cases())
     plain = MPI.Intracomm(world)  # what is sent on it is not part of the replay
     number = plain.bcast(failed_cases.get(exercise.name, -1))
@@ -56,13 +103,27 @@ def run_case(function: Callable[..., Any]) -> Any:
     if case.ranks > world.size:
         text = f"the case has {counted(case.ranks, 'rank')}, and there are {world.size}"
         raise ValueError(f"{text}: connect(n={case.ranks}) starts as many")
-    if world.rank == 0:
-        print(f"{exercise.name} with {case.label}:")
-    comm: Any = world
-    if case.ranks < world.size:
-        comm = world.Split(0 if world.rank < case.ranks else MPI.UNDEFINED, world.rank)
-        if world.rank >= case.ranks:
-            return None
-    if exercise.wrap is not None:
-        comm = exercise.wrap(comm, case)
-    return function(comm, *copy.deepcopy(case.arguments[world.rank]))
+    return case
+
+
+def _free_old_communicators() -> None:
+    """Free those of earlier cases. All ranks begin a case together, but they may not end it together."""
+    while _communicators:
+        with contextlib.suppress(Exception):  # its cell has failed, and has ended it
+            _communicators.pop().Free()
+
+
+def contributed_array(exercise: Exercise, case: Case) -> int | None:
+    """Return which argument is the array that a rank contributes to the result; None if that is not clear."""
+    arguments = case.arguments[0]
+    if any(map(callable, arguments)) or case.ranks > MOST_DIGITS:
+        return None
+    results = exercise.result_in if isinstance(exercise.result_in, tuple) else (exercise.result_in,)
+    numbers = [
+        number
+        for number, argument in enumerate(arguments)
+        if isinstance(argument, np.ndarray) and argument.dtype.kind == "f" and argument.itemsize >= 4
+    ]
+    if len(numbers) > 1:  # the others are for the result
+        numbers = [number for number in numbers if number not in results]
+    return numbers[0] if len(numbers) == 1 else None

@@ -25,6 +25,25 @@ class Axis:
         for gap in gaps:
             self.places.append(self.places[-1] + max(least, scale * gap))
         self.is_stretched = any(scale * gap < least for gap in gaps)
+        self._stretched_gaps = [scale * gap < least for gap in gaps]
+
+    def stretched(self) -> list[tuple[float, float]]:
+        """Return the parts of the axis that are stretched, from left to right."""
+        parts: list[tuple[float, float]] = []
+        for number, is_stretched in enumerate(self._stretched_gaps):
+            left, right = self.places[number], self.places[number + 1]
+            if is_stretched and parts and parts[-1][1] > left - LEAST_GAP:
+                parts[-1] = parts[-1][0], right
+            elif is_stretched:
+                parts.append((left, right))
+        return parts
+
+    def time_at(self, place: float) -> float:
+        """Return the time that is drawn at a place, in pixels."""
+        index = max(0, min(bisect_right(self.places, place) - 1, len(self.places) - 2))
+        left, right = self.places[index], self.places[index + 1]
+        part = (place - left) / max(right - left, 1e-9)
+        return self.times[index] + part * (self.times[index + 1] - self.times[index])
 
     def x(self, time_s: float) -> float:
         """Return the place of a time, in pixels; a time outside the recording is at its border."""
@@ -38,9 +57,20 @@ class Axis:
         return self.places[index] + part * (self.places[index + 1] - self.places[index])
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return places and labels of round times since the beginning, as far as there is room."""
+        """Return places and labels of times since the beginning, at equal distances.
+
+        The times are round where the axis is to scale. On a stretched one, they are what stands there.
+        """
         if len(self.times) < 2:
             return []
+        if self.is_stretched:
+            count = max(1, round(self.width / TICK_PIXELS))
+            places = [self.left + number * self.width / count for number in range(count + 1)]
+            times = [self.time_at(place) - self.times[0] for place in places]
+            return [
+                (place, approx_time(time_s) if number else "0")
+                for number, (place, time_s) in enumerate(zip(places, times, strict=True))
+            ]
         duration = self.times[-1] - self.times[0]
         step = _round_step(duration * TICK_PIXELS / self.width)
         ticks: list[tuple[float, str]] = []

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from html import escape
 
 from labkit.colours import colour, ink_on
+from labkit.replay.compare import Comparison, compare
+from labkit.replay.parts import EXPECTED
 from labkit.replay.picture import Picture
 from labkit.replay.rounds import price_sentence, schedule_of
 from labkit.replay.steps import data_for_script
+from labkit.replay.under_way import misuses
 from labkit.replay.words import cost_sentence, event_lines, notes, traffic_rows
 from labkit.schedules import Schedule
 from labkit.stepper import MAKE_STEPPER
@@ -28,6 +32,7 @@ STYLE = """
 .labkit-replay table { border-collapse: collapse; margin: 6px 0; font-size: 12px; }
 .labkit-replay th, .labkit-replay td { padding: 2px 8px; text-align: right; border-bottom: 1px solid #8884; }
 .labkit-replay .scroll { overflow-x: auto; }
+.labkit-replay .beside th, .labkit-replay .beside td { text-align: left; }
 .labkit-replay .state { display: flex; flex-wrap: wrap; gap: 4px 24px; margin: 4px 0; }
 .labkit-replay pre { margin: 0; font-size: 12px; line-height: 1.45; overflow-x: auto;
     background: none; color: inherit; padding: 0; }
@@ -133,6 +138,12 @@ class Replay:
             return self.report.strip().splitlines()[0]
         return cost_sentence(self.trace)
 
+    @property
+    def comparison(self) -> Comparison | None:
+        """Return how the traffic differs from what was expected; None if that was not recorded."""
+        expected = self.trace.part(EXPECTED)
+        return None if expected is None else compare(self.trace, expected)
+
     def schedule(self) -> tuple[Schedule, int]:
         """Return what the ranks sent as a schedule, and the bytes of its array: see `rounds.schedule_of`."""
         return schedule_of(self.trace)
@@ -148,7 +159,12 @@ class Replay:
         if len(lines) > len(shown):
             shown.append(f"… and {len(lines) - len(shown)} more lines")
         rows = ["  ".join(cell.rjust(17) for cell in row) for row in traffic_rows(self.trace)]
-        return "\n".join([self.report or self.sentence, "", *rows, "", *shown, "", *self.notes])
+        parts = [self.report or self.sentence, *misuses(self.trace)]
+        comparison = self.comparison
+        if comparison is not None:
+            table = ["  ".join(cell.ljust(24) for cell in row).rstrip() for row in comparison.rows]
+            parts += ["", comparison.sentence, *table]
+        return "\n".join([*parts, "", *rows, "", *shown, "", *self.notes])
 
     def _repr_html_(self) -> str:
         """Return the page; the steps, and then the list of events, are left out if it became too large."""
@@ -165,13 +181,19 @@ class Replay:
             f'<div class="labkit-replay"><style>{STYLE}</style>',
             f"<p><strong>{escape(self.sentence)}</strong></p>",
         ]
+        parts += [f"<p><strong>{escape(text)}</strong></p>" for text in misuses(self.trace)]
+        comparison = self.comparison
+        if comparison is not None:
+            parts.append(f"<p><strong>{escape(comparison.sentence)}</strong></p>")
+            if comparison.rows:
+                parts.append(_table(comparison.rows, "beside"))
         rest = self.report.strip().partition("\n")[2]
         if rest:
             parts.append(f'<pre class="report">{escape(rest)}</pre>')
         parts.append(f'<div class="picture">{_image(picture, self.sentence)}</div>')
         if with_steps:
             parts.append('<div class="steps"></div><div class="state"></div>')
-        parts.append(self._table())
+        parts.append(_table(traffic_rows(self.trace)))
         parts.append(f'<p class="notes">{escape(" ".join(self.notes))}</p>')
         if with_events:
             items = "".join(f"<li>{escape(line)}</li>" for line in event_lines(self.trace))
@@ -179,13 +201,14 @@ class Replay:
         parts.append(_script(picture, self.source if with_steps else None, starts_at_end=bool(self.report)))
         return "\n".join([*parts, "</div>"])
 
-    def _table(self) -> str:
-        head, *rows = traffic_rows(self.trace)
-        cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        return (
-            f'<div class="scroll"><table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>'
-        )
+
+def _table(table: Sequence[Sequence[str]], name: str = "") -> str:
+    """Return a table whose first row is its head."""
+    head, *rows = table
+    cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    parts = f"<thead><tr>{cells}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="scroll {name}"><table>{parts}</table></div>'
 
 
 def _image(picture: Picture, words: str) -> str:

@@ -27,7 +27,7 @@ from labkit.text import ranks_phrase
 from labkit.units import approx_size, approx_time
 from mpiwatch.trace import Collective, Event, Kind, Message, Span, Trace
 
-LEFT, RIGHT, TOP = 64.0, 150.0, 34.0
+LEFT, RIGHT, TOP = 64.0, 180.0, 34.0
 WIDTH, WIDEST = 900.0, 3000.0
 PIXELS_PER_EVENT = 9.0
 BAR = 16.0  # the height of what a rank does
@@ -35,7 +35,7 @@ LEGEND_ROW = 18.0
 LANE = 66.0  # from one rank's line to the next, without requests
 REQUEST_HEIGHT = 9.0
 MOST_REQUEST_ROWS = 4
-CHARACTER = 5.7  # the width of a character of a label
+CHARACTER, BOLD_CHARACTER = 5.7, 6.1  # the width of a character of a label
 BUNDLED_ABOVE = 150  # messages: then those of two ranks that leave at about the same time share an arrow
 BUNDLE_PIXELS = 16.0
 LEAST_WIDTH = 1.5  # of what a rank does, in pixels
@@ -94,6 +94,7 @@ class Picture:
             *self._axis(),
             *(part for rank in range(self.trace.size) for part in self._rank(rank)),
             *self._arrows(),
+            *(part for rank in self.trace.logs for part in self._texts(rank)),  # above all lines
             *self._legend(),
             f'<line class="cursor" x1="-9" x2="-9" y1="{TOP - 8:.0f}" '
             f'y2="{self.height - 58 - LEGEND_ROW:.0f}" '
@@ -128,15 +129,18 @@ class Picture:
         y = TOP + self.lane * self.trace.size + 6
         faint = 'stroke="currentColor" opacity="0.5"'
         yield f'<line x1="{LEFT}" x2="{self.width - RIGHT}" y1="{y}" y2="{y}" {faint}/>'
+        for left, right in self.axis.stretched():
+            yield (
+                f'<line class="stretched" x1="{left:.1f}" x2="{right:.1f}" y1="{y + 1.5}" y2="{y + 1.5}" '
+                'stroke="currentColor" stroke-width="4" opacity="0.3"/>'
+            )
         for place, label in self.axis.ticks():
             yield f'<line x1="{place:.1f}" x2="{place:.1f}" y1="{y}" y2="{y + 4}" {faint}/>'
             yield f'<text x="{place:.1f}" y="{y + 15}" text-anchor="middle" opacity="0.75">{label}</text>'
         name, why = "time", ""
         if self.axis.is_stretched:
-            name, why = (
-                "time (not to scale)",
-                "<title>stretched where calls follow one another closely</title>",
-            )
+            name = "time (stretched: grey)"
+            why = "<title>stretched where calls follow one another closely</title>"
         yield f'<text x="{self.width - RIGHT + 10}" y="{y + 4}" opacity="0.75">{name}{why}</text>'
 
     def _rank(self, rank: int) -> Iterator[str]:
@@ -147,7 +151,6 @@ class Picture:
             return
         for span in self._visible(self.spans[rank]):
             yield from self._span(rank, span)
-        yield from self._labels(rank)
         for bracket in self.brackets[rank]:
             yield from self._bracket(rank, bracket)
 
@@ -190,28 +193,62 @@ class Picture:
             yield from self._wait(rank, span, left, right)
 
     def _wait(self, rank: int, span: Span, left: float, right: float) -> Iterator[str]:
-        """Yield a dotted line with the ranks that a rank waits for, where there is room."""
-        y = self.y(rank)
-        awaited = ranks_phrase(span.awaited) if span.awaited else ""
-        words = f"waits for {awaited}"
-        half = CHARACTER * len(words) / 2 + 4
-        middle = (left + right) / 2
-        if span.event is not None and span.event.never_ended:
-            yield from self._dots(left, right, y)
-            still = f"still waiting for {awaited}" if awaited else "still waiting"
-            yield (
-                f'<text x="{right + 5:.1f}" y="{y + 4}" fill="{WARNING}" font-weight="bold">'
-                f"✕ {escape(still)}</text>"
-            )
-        elif awaited and right - left > 2 * half + 12:
+        """Yield a dotted line, with room for the ranks that a rank waits for."""
+        y, half = self.y(rank), self._half_of_words(span, left, right)
+        if half:
+            middle = (left + right) / 2
             yield from self._dots(left, middle - half, y)
-            yield (
-                f'<text x="{middle:.1f}" y="{y + 4}" text-anchor="middle" font-style="italic" '
-                f'pointer-events="none">{words}</text>'
-            )
             yield from self._dots(middle + half, right, y)
         else:
             yield from self._dots(left, right, y)
+
+    @staticmethod
+    def _half_of_words(span: Span, left: float, right: float) -> float:
+        """Return half of the pixels that the words on a wait take; 0 if there is no room or it has none."""
+        if span.what != "wait" or not span.awaited or (span.event is not None and span.event.never_ended):
+            return 0.0
+        half = CHARACTER * len(f"waits for {ranks_phrase(span.awaited)}") / 2 + 4
+        return half if right - left > 2 * half + 12 else 0.0
+
+    def _texts(self, rank: int) -> Iterator[str]:
+        """Yield the texts on a rank's line: of its calls, its waits, and how it ended."""
+        yield from self._labels(rank)
+        y = self.y(rank)
+        for span in self._visible(self.spans[rank]):
+            left, right = self.axis.x(span.begin_s), self.axis.x(span.end_s)
+            who = ranks_phrase(span.awaited) if span.awaited else ""
+            if span.what == "wait" and span.event is not None and span.event.never_ended:
+                still = f"still waiting for {who}" if who else "still waiting"
+                yield self._mark(right, y, still, still)
+            elif self._half_of_words(span, left, right):
+                yield (
+                    f'<text class="halo" x="{(left + right) / 2:.1f}" y="{y + 4}" text-anchor="middle" '
+                    f'font-style="italic" pointer-events="none">waits for {who}</text>'
+                )
+        yield from self._errors(rank)
+
+    def _errors(self, rank: int) -> Iterator[str]:
+        """Yield a mark for each error: with its first words if it has ended the rank's program."""
+        y, events = self.y(rank), self.trace.logs[rank].events
+        ended = {event.error for event in events if event.kind is Kind.RAISED}
+        for event in events:
+            if (
+                not event.error
+                or event.end_s is None
+                or (event.kind is not Kind.RAISED and event.error in ended)
+            ):
+                continue
+            words = event.error if event.kind is Kind.RAISED else event.error.partition(":")[0]
+            yield self._mark(self.axis.x(event.end_s), y, words, f"{event.error}; {event.line}")
+
+    def _mark(self, place: float, y: float, words: str, title: str) -> str:
+        """Return a cross with words, as many as there is room for, and all of them as a title."""
+        most = max(8, int((self.width - place - 18) / BOLD_CHARACTER))
+        shown = words if len(words) <= most else f"{words[: most - 1]}…"
+        return (
+            f'<text class="halo" x="{place + 5:.1f}" y="{y + 4}" fill="{WARNING}" font-weight="bold">'
+            f"✕ {escape(shown)}<title>{escape(title)}</title></text>"
+        )
 
     @staticmethod
     def _dots(left: float, right: float, y: float) -> Iterator[str]:

@@ -8,7 +8,7 @@ before.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import gcd
 
@@ -71,6 +71,24 @@ def _check(messages: list[Message]) -> None:
             raise NoRoundsError(f"{link} has {message.nbytes} bytes, which are no float32 values")
 
 
+def numbered(messages: Sequence[Message]) -> dict[int, list[Message]]:
+    """Return messages by their rounds, from 1. Raise NoRoundsError if there are none."""
+    check_received(messages)
+    by_round: dict[int, list[Message]] = defaultdict(list)
+    for message, number in zip(messages, _rounds(list(messages)), strict=True):
+        by_round[number].append(message)
+    return by_round
+
+
+def check_received(messages: Sequence[Message]) -> None:
+    """Raise NoRoundsError for a message that no rank has received."""
+    for message in messages:
+        if message.arrived_s is None:
+            raise NoRoundsError(
+                f"a message from rank {message.source} to rank {message.dest} was never received"
+            )
+
+
 def _rounds(messages: list[Message]) -> list[int]:
     """Return the number of each message's round, from 1."""
     after = _followers(messages)
@@ -107,21 +125,32 @@ def _followers(messages: list[Message]) -> dict[int, set[int]]:
     for rank, indices in received.items():
         in_order = sorted(indices, key=lambda index: messages[index].asked_s or 0.0)
         _chain(after, in_order)
-        for index in sent[rank]:
-            before = [other for other in in_order if _is_before(messages[other], messages[index])]
-            if before:
-                after[before[-1]].add(index)
+        for before, index in _received_before(messages, in_order, sent[rank]):
+            after[before].add(index)
     return after
+
+
+def _received_before(
+    messages: list[Message], received: list[int], sent: list[int]
+) -> Iterator[tuple[int, int]]:
+    """Yield each message that a rank sent after it had received others, behind the last one of these.
+
+    `received`: what the rank has received, in the order in which it has asked for it.
+    """
+    place = {index: number for number, index in enumerate(received)}
+    arrivals = deque(sorted(received, key=lambda index: messages[index].arrived_s or 0.0))
+    last = -1  # the highest place of what had arrived
+    for index in sorted(sent, key=lambda index: messages[index].left_s or 0.0):
+        left_s = messages[index].left_s or 0.0
+        while arrivals and (messages[arrivals[0]].arrived_s or 0.0) <= left_s:
+            last = max(last, place[arrivals.popleft()])
+        if last >= 0:
+            yield received[last], index
 
 
 def _chain(after: dict[int, set[int]], indices: list[int]) -> None:
     for index, following in pairwise(indices):
         after[index].add(following)
-
-
-def _is_before(received: Message, sent: Message) -> bool:
-    """Return whether a rank had received a message before it sent another one."""
-    return received.arrived_s is not None and sent.left_s is not None and received.arrived_s <= sent.left_s
 
 
 def price_sentence(trace: Trace) -> str:

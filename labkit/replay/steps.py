@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from labkit.replay.parts import has_powers
 from labkit.replay.picture import Picture
 from labkit.replay.words import COLLECTIVES, RECEIVING, SENDING, event_text, values_text
 from labkit.units import approx_size, approx_time
@@ -33,18 +35,22 @@ def line_in_cell(line: str) -> int:
 
 def changes(trace: Trace) -> list[Change]:
     """Return what changes, in the order of the times."""
+    size = trace.size if has_powers(trace) else 0
     all_changes = [
-        change for log in trace.logs.values() for event in log.events for change in _of_event(event)
+        change for log in trace.logs.values() for event in log.events for change in _of_event(event, size)
     ]
     return sorted(all_changes, key=lambda change: change.time_s)
 
 
-def _of_event(event: Event) -> Iterator[Change]:
+def _of_event(event: Event, size: int) -> Iterator[Change]:
     line, text = line_in_cell(event.line), event_text(event)
-    values = values_text(event)
+    values = values_text(event, size)
     if event.kind in (Kind.COMPLETE, Kind.CANCELLED):
         if event.end_s is not None:
             yield Change(event.end_s, event.rank, line, f"{event.operation}: the request is complete", values)
+        return
+    if event.kind is Kind.RAISED:
+        yield Change(event.begin_s, event.rank, line, f"has ended with {event.error}", "")
         return
     if event.kind not in BLOCKING:
         words = f"starts {text}"
@@ -56,7 +62,8 @@ def _of_event(event: Event) -> Iterator[Change]:
         held = values if event.kind in (*RECEIVING, *COLLECTIVES) else ""
         yield Change(event.end_s, event.rank, line, f"computes, after {text}", held)
     elif event.end_s is not None:
-        yield Change(event.end_s, event.rank, line, f"{text} never ended", "")
+        ending = f"raised {event.error}" if event.error else "never ended"
+        yield Change(event.end_s, event.rank, line, f"{text} {ending}", "")
 
 
 def data_for_script(picture: Picture, source: str) -> dict[str, Any]:
@@ -92,10 +99,10 @@ def _under_way(picture: Picture, times: list[float]) -> Iterator[list[Any]]:
     for message in picture.messages:
         if message.left_s is None or not times or message.left_s > times[-1]:
             continue
-        first = next(index for index, time_s in enumerate(times) if time_s >= message.left_s)
+        first = bisect_left(times, message.left_s)
         last = -1
         if message.arrived_s is not None and message.arrived_s <= times[-1]:
-            last = next(index for index, time_s in enumerate(times) if time_s >= message.arrived_s)
+            last = bisect_left(times, message.arrived_s)
         size = approx_size(message.nbytes) if message.nbytes >= 0 else "an object"
         asked = "" if message.asked_s is not None else ", which nobody has asked for"
         yield [first, last, f"{message.source} → {message.dest}: {size}, tag {message.tag}{asked}"]

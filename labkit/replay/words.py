@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
+from labkit.replay.origins import origin_text
 from labkit.text import counted, ranks_phrase
 from labkit.units import approx_size, approx_time
 from mpiwatch.trace import EVENTS, Event, Kind, Message, Span, Trace
@@ -16,6 +17,7 @@ SLOW_FACTOR = 3.0  # a link is slow if it takes so much longer for a byte than t
 LEAST_BYTES = 1 << 12  # of a message whose time says something about its link
 LEAST_MESSAGES = 2  # on a link that is called slow
 MOST_LINES = 400  # of the list of events
+MOST_VALUES, FEW_VALUES = 16, 8  # of an array that are shown: in full if it has no more, else the first ones
 SENDING = Kind.SEND, Kind.START_SEND
 RECEIVING = Kind.RECEIVE, Kind.START_RECEIVE
 COLLECTIVES = Kind.COLLECTIVE, Kind.START_COLLECTIVE
@@ -88,7 +90,7 @@ def _wait_sentence(
     where = f"{operation} ({place})" if place else operation
     waiting = ranks_phrase(cause.waiting)
     longest_s = longest.end_s - longest.begin_s
-    if longest.event.end_s is None or longest.event.has_failed:
+    if longest.event.never_ended:
         return f"{waiting} waited in {where} for {ranks_phrase(awaited)}, and the wait never ended."
     root, between = _last_of_chain(spans, awaited[0], longest)
     waiting = ranks_phrase([rank for rank in cause.waiting if rank != root])
@@ -195,7 +197,7 @@ def _transfer_sentence(trace: Trace, transfer: float, duration_s: float) -> str:
 
 
 def traffic_rows(trace: Trace) -> list[tuple[str, ...]]:
-    """Return the rows of the table of traffic, with its head: messages and bytes by rank, as counted."""
+    """Return the rows of the table of traffic, with its head: messages, collectives and bytes, as counted."""
     rows: list[tuple[str, ...]] = [
         (
             "",
@@ -203,6 +205,8 @@ def traffic_rows(trace: Trace) -> list[tuple[str, ...]]:
             "bytes sent",
             "messages received",
             "bytes received",
+            "collectives",
+            "bytes given to them",
             "computed",
             "waited",
             "transferred",
@@ -213,18 +217,24 @@ def traffic_rows(trace: Trace) -> list[tuple[str, ...]]:
         received = [m for m in trace.messages if m.dest == rank and m.arrived_s is not None]
         spans = trace.spans(rank) if rank in trace.logs else []
         times = (approx_time(_total_s(spans, what)) for what in ("compute", "wait", "transfer"))
-        rows.append((f"rank {rank}", *_counts(sent), *_counts(received), *times))
+        calls = _collective_calls(trace, rank)
+        rows.append((f"rank {rank}", *_counts(sent), *_counts(received), *_counts(calls), *times))
     return rows
 
 
-def _counts(messages: Sequence[Message]) -> tuple[str, str]:
+def _collective_calls(trace: Trace, rank: int) -> list[Event]:
+    """Return a rank's calls of collectives."""
+    return [collective.calls[rank] for collective in trace.collectives if rank in collective.calls]
+
+
+def _counts(messages: Sequence[Message | Event]) -> tuple[str, str]:
     return str(len(messages)), f"{sum(max(0, message.nbytes) for message in messages):,}"
 
 
 def event_text(event: Event) -> str:
     """Return what a call is: `Send to rank 1, tag 3, 80 bytes`."""
     parts = [event.operation]
-    if event.kind in SENDING:
+    if event.peer >= 0 and (event.kind in SENDING or event.is_of_send):
         parts.append(f" to rank {event.peer}")
     elif event.peer >= 0:
         parts.append(f" from rank {event.peer}")
@@ -239,17 +249,22 @@ def event_text(event: Event) -> str:
     return "".join(parts)
 
 
-def values_text(event: Event) -> str:
-    """Return the first values of the buffer of a call."""
+def values_text(event: Event, size: int = 0) -> str:
+    """Return the first values of the buffer of a call; with a `size`, also whose contributions they are.
+
+    `size`: the number of ranks, if the digits of the values say it.
+    """
     values = event.values
     if values is None:
         return ""
     if values.text:
         return values.text
-    shown = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in values.first[:8]]
+    most = MOST_VALUES if values.items <= MOST_VALUES else FEW_VALUES
+    shown = [f"{value:.8g}" if isinstance(value, float) else str(value) for value in values.first[:most]]
     if values.items > len(shown):
         shown.append(f"… {values.items} values")
-    return f"[{', '.join(shown)}]"
+    origin = origin_text(values, size) if size else ""
+    return f"[{', '.join(shown)}]{f' {origin}' if origin else ''}"
 
 
 def event_lines(trace: Trace) -> list[str]:
@@ -262,8 +277,12 @@ def event_lines(trace: Trace) -> list[str]:
         at = approx_time(event.begin_s - trace.begin_s)
         if event.kind is Kind.COMPLETE:
             text = f"completes the request of call {event.request}"
-        elif event.end_s is None or event.has_failed:
+        elif event.kind is Kind.RAISED:
+            text = f"ends with {event.error}"
+        elif event.end_s is None or event.never_ended:
             text = f"{event_text(event)}: did not end"
+        elif event.has_failed:
+            text = f"{event_text(event)}: raised {event.error}"
         else:
             text = f"{event_text(event)}, for {approx_time(event.end_s - event.begin_s)}"
         place = f" at {event.line}" if event.line else ""
@@ -282,12 +301,18 @@ def notes(trace: Trace) -> list[str]:
         f"Recording took {approx_time(own_s)} of {approx_time(duration_s)} ({percent}), on the rank where it "
         "took longest. The picture shows the order of this one run; another run may differ."
     ]
+    if trace.collectives:
+        texts.append(
+            "A collective counts with the bytes that the rank gives to it; the messages that the MPI library "
+            "sends inside it cannot be seen."
+        )
     for rank, lost in trace.lost.items():
         texts.append(f"Rank {rank}: recording stopped after {EVENTS:,} events; {lost:,} are missing.")
     if trace.lost_ranks:
         texts.append(f"There is no recording of {ranks_phrase(trace.lost_ranks)}.")
     if trace.clock_error_s > 0:
         texts.append(
-            f"Times of ranks on different machines may differ by {approx_time(trace.clock_error_s)}."
+            "The clocks of different machines were compared: their times may differ by "
+            f"{approx_time(trace.clock_error_s)}."
         )
     return texts

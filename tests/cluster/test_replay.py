@@ -90,6 +90,30 @@ def test_a_schedule_of_the_lab_is_drawn_with_the_cells_line(shared: Kernel) -> N
     assert page.count('class="message"') >= 24 and "line 4 Isend" in page, page[:3000]
 
 
+def test_a_rank_that_cannot_begin_leaves_no_recording(shared: Kernel) -> None:
+    shared.run(
+        "%%px\nimport resource\nlimits = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
+        "if rank == 2:\n    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))"
+    )
+    said = shared.run("%%replay\nprint(comm.allreduce(1))")
+    assert "the ranks cannot be recorded: OSError" in said, said
+    assert recordings() == []
+    shared.run("%px resource.setrlimit(resource.RLIMIT_FSIZE, limits)")
+    assert shared.run("%px print(comm.allreduce(1))").strip().endswith("4")
+    assert "text/html" in str(shared.run("%%replay\ncomm.Barrier()") and shared.saved_outputs())
+
+
+def test_the_ranks_are_looked_at_once_for_a_cell(shared: Kernel) -> None:
+    shared.run(
+        "from labkit.cluster import ranks as of_ranks\nlooks = []\nbefore = of_ranks.Ranks.renew_if_due\n"
+        "def renew_if_due(self):\n    looks.append(1)\n    return before(self)\n"
+        "of_ranks.Ranks.renew_if_due = renew_if_due"
+    )
+    shared.run("%%replay\ncomm.Barrier()")
+    looks = shared.run("print(len(looks))\nof_ranks.Ranks.renew_if_due = before").strip()
+    assert looks == "1", looks
+
+
 def test_ranks_that_die_leave_a_replay_and_no_file(shared: Kernel) -> None:
     said = shared.run("%%replay\nimport os\ncomm.Barrier()\nif rank == 1:\n    os._exit(3)\ncomm.Barrier()")
     assert "rank 1 called os._exit(3)" in said
@@ -113,4 +137,19 @@ check(shift_right)
     assert "%%replay" in said and "run_case(shift_right)" in said, said
     said = shared.run("%%replay\nrun_case(shift_right)")
     assert "shift_right with " in said, said
-    assert "Send to rank" in said and 'class="message"' in html(shared)
+    page = html(shared)
+    assert "Send to rank" in said and 'class="message"' in page
+    assert "The messages go the other way round" in page and "one right way</th>" in page, page[:3000]
+    assert "cell line" in page and "nb00.py" not in page  # the reference's traffic, and not its code
+    assert "where rank r contributes values of 10^r" in said and " of rank 1" in page
+
+
+def test_communicators_of_cases_are_freed(shared: Kernel) -> None:
+    text = "def shift_right(comm, array):\n    return np.zeros(comm.size)\ncheck(shift_right)"
+    shared.run("%px from labkit.exercises import check, run_case, watching")
+    said = shared.run(f"%%px\n{text}")
+    assert "run_case(shift_right)" in said, said
+    said = shared.run(
+        "%%px\nfor _ in range(80):\n    run_case(shift_right)\nprint(len(watching._communicators))"
+    )
+    assert "too many are open" not in said, said[-1000:]

@@ -18,8 +18,8 @@ import numpy as np
 from mpi4py import MPI
 
 from labkit.exercises import catalogue, on_call, on_call_job
-from labkit.exercises.checking import reference_function
 from labkit.exercises.on_call import CAUSES, ON_A_RANK, PROBES
+from labkit.exercises.reference import reference_function
 from mpiwatch import communicators
 from mpiwatch.renewal import renewal
 from mpiwatch.waiting import HangError

@@ -17,7 +17,8 @@ import pytest
 from labkit.checks import judging
 from labkit.checks.exercise import Verdict
 from labkit.exercises import catalogue, checking, record
-from labkit.exercises.checking import is_reference, reference_function
+from labkit.exercises.checking import is_reference
+from labkit.exercises.reference import reference_function
 from mpiwatch.processes import LINUX
 
 

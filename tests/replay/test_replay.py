@@ -14,7 +14,7 @@ from labkit.replay.axis import Axis
 from labkit.replay.page import MOST_BYTES, Replay
 from labkit.replay.picture import WIDEST, Picture
 from labkit.replay.steps import data_for_script, line_in_cell
-from labkit.replay.words import cost_sentence, event_lines, notes, short_line, traffic_rows
+from labkit.replay.words import cost_sentence, event_lines, event_text, notes, short_line, traffic_rows
 from mpiwatch.trace import Kind, Trace, merge
 from tests.replay.recordings import (
     deadlock,
@@ -120,6 +120,45 @@ def test_the_table_counts_messages_and_bytes_of_each_rank() -> None:
     assert [row[:5] for row in rows[1:]] == [(f"rank {rank}", "1", "800", "1", "800") for rank in range(4)]
 
 
+def test_the_table_counts_collectives_and_the_notes_say_so() -> None:
+    rows = traffic_rows(straggler())
+    assert rows[0][5:7] == ("collectives", "bytes given to them")
+    assert [row[1:7] for row in rows[1:]] == [("0", "0", "0", "0", "1", "80")] * 4
+    assert "A collective counts with the bytes that the rank gives to it" in " ".join(notes(straggler()))
+    assert "A collective counts" not in " ".join(notes(ring()))
+
+
+def raising(*, caught: bool) -> Trace:
+    """Return two ranks; the first one's Send raises an error, which it may catch."""
+    those = ranks(2)
+    error, line = "ValueError: expected a contiguous array", "cell line 5: `comm.Send(x[::2], 1)`"
+    those[0].add(Kind.SEND, "Send", 5, 6, peer=1, nbytes=8, has_failed=True, error=error, line=line)
+    if not caught:
+        those[0].add(Kind.RAISED, "error", 7, 7, error=error, line=line)
+    those[1].receive(0, 2, None)
+    return trace_of(those)
+
+
+@pytest.mark.parametrize("caught", [True, False])
+def test_an_error_is_a_mark_of_its_own(caught: bool) -> None:
+    trace = raising(caught=caught)
+    marks = [word for word in words_in(drawn(trace)) if word.startswith("✕")]
+    assert marks[1] == "✕ still waiting for rank 0"  # and not the rank that has raised the error
+    assert marks[0] == ("✕ ValueError" if caught else "✕ ValueError: expected a contiguous array")
+    lines = event_lines(trace)
+    assert any("raised ValueError: expected a contiguous array" in line for line in lines)
+    texts = data_for_script(Picture(trace), "\n" * 9)["texts"]
+    assert any("ValueError: expected" in text for text in texts)
+    assert "Send to rank 1, 8 B never ended" not in texts
+
+
+def test_texts_stand_above_the_lines_of_messages() -> None:
+    for trace in ring(), deadlock(), many():
+        svg = Picture(trace).svg()
+        last_arrow = max(svg.rfind('class="message"'), svg.rfind('class="lost"'))
+        assert last_arrow < svg.index('font-size="10" opacity="0.85"')
+
+
 def test_the_list_of_events_is_in_the_order_of_their_times() -> None:
     lines = event_lines(ring())
     assert len(lines) == 16 and lines[0].startswith("10 ms: rank 0: Irecv from rank 3")
@@ -143,6 +182,13 @@ def test_lines_are_short_where_they_are_labels() -> None:
     assert line_in_cell("cell line 12: `x`") == 12 and line_in_cell("ring.py line 3: `x`") == 0
 
 
+def test_a_wait_for_a_send_names_the_rank_that_it_is_sent_to() -> None:
+    those = ranks(2)
+    those[0].add(Kind.WAIT, "Wait", 1.0, 2.0, peer=1, is_of_send=True)
+    those[0].add(Kind.WAIT, "Wait", 3.0, 4.0, peer=1)
+    assert [event_text(event) for event in those[0].events] == ["Wait to rank 1", "Wait from rank 1"]
+
+
 # The axis
 
 
@@ -158,6 +204,20 @@ def test_the_axis_keeps_close_events_apart() -> None:
     assert axis.is_stretched
     places = [place for place, _ in axis.ticks()]
     assert all(before < after for before, after in pairwise(places))
+
+
+def test_the_ticks_are_evenly_apart_and_say_where_the_axis_is_stretched() -> None:
+    for times in [0.0, 1.0, 2.0, 4.0], [0.0, 1e-6, 2e-6, 0.3, 0.300001, 1.0]:
+        axis = Axis(times, 10.0, 720.0)
+        places = [place for place, _ in axis.ticks()]
+        steps = {round(after - before, 3) for before, after in pairwise(places)}
+        assert len(steps) == 1, steps
+        assert bool(axis.stretched()) is axis.is_stretched
+    assert [round(axis.time_at(axis.x(time)), 6) for time in times] == [round(time, 6) for time in times]
+    assert axis.stretched() == [
+        (10, pytest.approx(28)),
+        (pytest.approx(axis.x(0.3)), pytest.approx(axis.x(0.300001))),
+    ]
 
 
 # The picture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from labkit.replay.rounds import GIGABIT, NoRoundsError, price_sentence, schedule_of
@@ -55,6 +57,18 @@ def test_the_sentence_prices_the_messages() -> None:
     said = price_sentence(recording_of(schedule, 4 * NBYTES))
     assert said.startswith("The 24 messages fall into 6 rounds. On 4 hosts with links of 1 Gbit/s")
     assert cost(schedule, 4 * NBYTES, GIGABIT) == pytest.approx(6 * (50e-6 + NBYTES * 8e-9))
+
+
+def test_ten_thousand_messages_of_a_rank_take_seconds() -> None:
+    """And not minutes: the time grows with the messages, not with their square."""
+    those = ranks(2)
+    for number in range(10_000):
+        those[number % 2].send(1 - number % 2, number, number + 0.1)
+        those[1 - number % 2].receive(number % 2, number, number + 0.5)
+    trace = trace_of(those, 10_001.0)
+    begin_s = time.process_time()
+    assert len(list(schedule_of(trace)[0])) == 10_000
+    assert time.process_time() - begin_s < 10
 
 
 def test_messages_that_are_no_schedule_say_why() -> None:

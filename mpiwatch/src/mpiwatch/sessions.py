@@ -35,6 +35,7 @@ __all__ = [
     "end_cell",
     "end_recording",
     "is_cell",
+    "is_recording",
     "is_renewal_due",
     "leave_calls_that_hang",
     "leftovers",
@@ -109,6 +110,12 @@ def recording_part(name: str) -> AbstractContextManager[None]:
     from mpiwatch import trace_recorder
 
     return trace_recorder.part(name)
+
+
+def is_recording() -> bool:
+    """Return whether the calls of this rank are recorded."""
+    recording = sys.modules.get("mpiwatch.trace_recorder")
+    return recording is not None and recording.recorder is not None
 
 
 def end_recording() -> bytes:

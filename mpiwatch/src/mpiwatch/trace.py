@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from mpiwatch.trace_log import EVENTS, Event, Kind, RankLog, Values, read, read_file
+from mpiwatch.trace_log import EVENTS, Event, Kind, Part, RankLog, Values, read, read_file
 
 __all__ = [
     "EVENTS",
@@ -25,6 +25,7 @@ __all__ = [
     "Event",
     "Kind",
     "Message",
+    "Part",
     "RankLog",
     "Span",
     "Trace",

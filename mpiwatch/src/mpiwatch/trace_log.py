@@ -204,6 +204,9 @@ class LogWriter:
         try:
             reserve(file, total)  # not left sparse: a full disk is an error here, and not a SIGBUS later
             self.memory = mmap.mmap(file, total)
+        except BaseException:
+            os.unlink(path)
+            raise
         finally:
             os.close(file)
         self.texts: dict[str, int] = {"": 0}
@@ -342,6 +345,7 @@ def read(content: bytes) -> RankLog:
     for event in _events(content, head, rows, texts):
         if event.kind is Kind.PART:
             name = event.operation
+            by_part.setdefault(name, [])  # also if it has no events
         else:
             by_part.setdefault(name, []).append(event)
     events = _with_sends(by_part.pop(""))

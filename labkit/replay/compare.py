@@ -1,0 +1,234 @@
+"""What a function has sent, beside what the reference sends in the same case: a sentence and a table.
+
+There may be several right ways to send: the words call the reference's "one right way".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from labkit.replay.rounds import NoRoundsError, numbered
+from labkit.replay.words import short_line
+from labkit.text import counted
+from labkit.units import approx_size
+from mpiwatch.trace import Message, Trace
+
+MOST_ROWS = 40
+NOTHING = "–"
+
+Link = tuple[int, int]  # sender and receiver
+
+
+class Comparison(NamedTuple):
+    """How the traffic of a function differs from the expected one: a sentence, and the rows of a table."""
+
+    sentence: str
+    rows: list[tuple[str, str, str]]  # the head, and what differs: where, yours, expected
+
+
+def compare(trace: Trace, expected: Trace) -> Comparison:
+    """Return how the messages of a recording differ from the expected ones."""
+    yours, theirs = _sent(trace), _sent(expected)
+    sentence = (
+        _of_collectives(trace, expected, yours, theirs)
+        or _of_links(yours, theirs)
+        or _of_counts(yours, theirs)
+        or _of_sizes(yours, theirs)
+        or _of_lost(yours)
+        or _of_places(yours, theirs)
+        or "The messages have the same ranks and sizes as in one right way: look at the values they hold."
+    )
+    rows = _rows_by_round(yours, theirs) or _rows_by_link(yours, theirs)
+    rows += _rows_of_collectives(trace, expected)
+    return Comparison(sentence, rows)
+
+
+def _sent(trace: Trace) -> list[Message]:
+    return [message for message in trace.messages if message.send is not None]
+
+
+def _collectives(trace: Trace) -> Counter[str]:
+    return Counter(collective.operation for collective in trace.collectives)
+
+
+def _by_link(messages: Sequence[Message]) -> dict[Link, list[Message]]:
+    by_link: dict[Link, list[Message]] = {}
+    for message in messages:
+        by_link.setdefault((message.source, message.dest), []).append(message)
+    return by_link
+
+
+def _nbytes(messages: Sequence[Message]) -> int:
+    return sum(max(0, message.nbytes) for message in messages)
+
+
+# Sentences, the plainest difference first
+
+
+def _of_collectives(
+    trace: Trace, expected: Trace, yours: Sequence[Message], theirs: Sequence[Message]
+) -> str:
+    if not yours and theirs:
+        called = ", ".join(_collectives(trace))
+        instead = f" (it calls {called})" if called else ""
+        way = counted(len(theirs), "message")
+        return f"Your function sends no message{instead}; one right way sends {way}."
+    missing = _collectives(expected) - _collectives(trace)
+    if not theirs and missing:
+        return f"Your function does not call {', '.join(missing)}, as one right way does."
+    return ""
+
+
+def _of_links(yours: Sequence[Message], theirs: Sequence[Message]) -> str:
+    """Return a sentence about messages to other ranks than expected; nothing if there are none."""
+    mine, right = _by_link(yours), _by_link(theirs)
+    extra = sorted(set(mine) - set(right))
+    missing = sorted(set(right) - set(mine))
+    if extra and missing and all((dest, source) in missing for source, dest in extra):
+        source, dest = extra[0]
+        there = next((link for link in missing if link[0] == source), missing[0])
+        return (
+            f"The messages go the other way round: rank {source} sends to rank {dest}; in one right way, "
+            f"rank {there[0]} sends to rank {there[1]}."
+        )
+    for source, dest in extra:
+        instead = [link[1] for link in missing if link[0] == source]
+        line = _line(mine[source, dest][0])
+        if instead:
+            return f"Rank {source} sends to rank {dest}{line}; one right way sends to rank {instead[0]}."
+    if extra and not missing:
+        source, dest = extra[0]
+        sent = counted(len(mine[source, dest]), "message")
+        line = _line(mine[source, dest][0])
+        return f"Rank {source} sends {sent} to rank {dest}{line}, which one right way does without."
+    if missing:
+        source, dest = missing[0]
+        sent = counted(len(right[source, dest]), "message")
+        size = approx_size(_nbytes(right[source, dest]))
+        return f"Rank {source} sends nothing to rank {dest}; one right way sends {sent} ({size})."
+    return ""
+
+
+def _of_counts(yours: Sequence[Message], theirs: Sequence[Message]) -> str:
+    mine, right = _by_link(yours), _by_link(theirs)
+    for link in sorted(right):
+        sent, wanted = len(mine[link]), len(right[link])
+        if sent == wanted:
+            continue
+        words = f"Rank {link[0]} sends {counted(sent, 'message')} to rank {link[1]}"
+        if sent < wanted:
+            return f"{words}; one right way sends {wanted}: {counted(wanted - sent, 'message')} missing."
+        how = "each of them twice" if sent == 2 * wanted else f"{sent - wanted} more than needed"
+        return f"{words}{_line(mine[link][0])}; one right way sends {wanted}: {how}."
+    return ""
+
+
+def _of_sizes(yours: Sequence[Message], theirs: Sequence[Message]) -> str:
+    mine, right = _by_link(yours), _by_link(theirs)
+    for link in sorted(right):
+        sent, wanted = _nbytes(mine[link]), _nbytes(right[link])
+        if sent != wanted:
+            return (
+                f"Rank {link[0]} sends {approx_size(sent)} to rank {link[1]}{_line(mine[link][0])}; in one "
+                f"right way, it is {approx_size(wanted)} in as many messages."
+            )
+    return ""
+
+
+def _of_lost(yours: Sequence[Message]) -> str:
+    for message in yours:
+        if message.arrived_s is None:
+            return (
+                f"A message from rank {message.source} to rank {message.dest}{_line(message)} is never "
+                "received; in one right way, each is."
+            )
+    return ""
+
+
+def _of_places(yours: Sequence[Message], theirs: Sequence[Message]) -> str:
+    """Return a sentence about messages of another part of the array; nothing if that is not known."""
+    mine, right = _by_link(yours), _by_link(theirs)
+    for link in sorted(right):
+        for number, (message, expected) in enumerate(zip(mine[link], right[link], strict=True), 1):
+            own, other = message.send, expected.send
+            assert own is not None and other is not None
+            if own.whole == other.whole > max(message.nbytes, 0) and own.offset != other.offset:
+                return (
+                    f"Message {number} from rank {link[0]} to rank {link[1]}{_line(message)} is another part "
+                    f"of the array: it begins at byte {own.offset}; in one right way, at byte {other.offset}."
+                )
+    return ""
+
+
+def _line(message: Message) -> str:
+    """Return where a message was sent, in brackets."""
+    place = short_line(message.send.line) if message.send is not None else ""
+    return f" ({place})" if place else ""
+
+
+# Tables of what differs
+
+
+def _rows_by_round(yours: Sequence[Message], theirs: Sequence[Message]) -> list[tuple[str, str, str]]:
+    """Return a row for each round that differs; nothing unless both fall into rounds."""
+    try:
+        mine, right = numbered(yours), numbered(theirs)
+    except NoRoundsError:
+        return []
+    rows = []
+    for number in sorted({*mine, *right}):
+        own, other = _transfers(mine.get(number, [])), _transfers(right.get(number, []))
+        if own != other:
+            rows.append((f"round {number}", _text(own, other), _text(other, own)))
+    return _table("", rows)
+
+
+def _rows_by_link(yours: Sequence[Message], theirs: Sequence[Message]) -> list[tuple[str, str, str]]:
+    """Return a row for each sender and receiver whose messages differ."""
+    mine, right = _by_link(yours), _by_link(theirs)
+    rows = []
+    for link in sorted({*mine, *right}):
+        own, other = mine.get(link, []), right.get(link, [])
+        if (len(own), _nbytes(own)) != (len(other), _nbytes(other)):
+            rows.append((f"{link[0]} → {link[1]}", _amount(own), _amount(other)))
+    return _table("", rows)
+
+
+def _rows_of_collectives(trace: Trace, expected: Trace) -> list[tuple[str, str, str]]:
+    mine, right = _collectives(trace), _collectives(expected)
+    return [
+        (name, f"{mine[name]} times", f"{right[name]} times")
+        for name in sorted({*mine, *right})
+        if mine[name] != right[name]
+    ]
+
+
+def _table(what: str, rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    if len(rows) > MOST_ROWS:
+        left_out = f"and {len(rows) - MOST_ROWS} more"
+        rows = [*rows[:MOST_ROWS], (left_out, "", "")]
+    return [(what, "yours", "one right way"), *rows] if rows else []
+
+
+def _transfers(messages: Sequence[Message]) -> Counter[tuple[int, int, int]]:
+    return Counter((message.source, message.dest, message.nbytes) for message in messages)
+
+
+def _text(transfers: Counter[tuple[int, int, int]], others: Counter[tuple[int, int, int]]) -> str:
+    """Return the transfers that are not among the others."""
+    return ", ".join(_words(transfers - others)) or NOTHING
+
+
+def _words(transfers: Counter[tuple[int, int, int]]) -> Iterator[str]:
+    for (source, dest, nbytes), count in sorted(transfers.items()):
+        times = f" ×{count}" if count > 1 else ""
+        size = f" ({approx_size(nbytes)})" if nbytes >= 0 else ""
+        yield f"{source} → {dest}{size}{times}"
+
+
+def _amount(messages: Sequence[Message]) -> str:
+    if not messages:
+        return NOTHING
+    return f"{counted(len(messages), 'message')}, {approx_size(_nbytes(messages))}"
