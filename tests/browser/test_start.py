@@ -92,6 +92,10 @@ def test_cells_of_exercises_have_an_edge_and_progress_links_to_them(lab: Lab, pa
     }
     assert [*edges.values()][:2] == ["solid5px", "dotted5px"], edges
     assert edges["send-recv"] == "solid1px", edges
+    editor = notebook.code("broadcast-yours").locator(".jp-InputArea-editor")
+    editor.locator(".cm-content").click()  # to write in it
+    notebook.panel.locator(".jp-mod-editMode").wait_for()
+    assert editor.evaluate(EDGE) == "solid5px"
 
 
 def test_figures_have_an_alternative_text(lab: Lab, page: Page) -> None:

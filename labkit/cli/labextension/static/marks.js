@@ -5,11 +5,12 @@
 // ignores: a screen reader would read nothing. It gives the stars below a heading words: a screen reader would
 // read "black star" five times. The key H leads from a cell to the hints below the last verdict above.
 
+// JupyterLab's frame of the cell that one writes in would hide the edge there.
 const EDGES = `
-.labkit-exercise > .jp-Cell-inputWrapper .jp-InputArea-editor { border-left: 5px solid #8250df; }
-.labkit-check > .jp-Cell-inputWrapper .jp-InputArea-editor { border-left: 5px dotted #8250df; }
+.labkit-exercise > .jp-Cell-inputWrapper .jp-InputArea-editor { border-left: 5px solid #8250df !important; }
+.labkit-check > .jp-Cell-inputWrapper .jp-InputArea-editor { border-left: 5px dotted #8250df !important; }
 [data-jp-theme-light="false"] :is(.labkit-exercise, .labkit-check) > .jp-Cell-inputWrapper .jp-InputArea-editor {
-  border-left-color: #b392f0;
+  border-left-color: #b392f0 !important;
 }
 .jp-Notebook .labkit-verdict > details > summary::after { content: " · key H"; }
 `;
