@@ -72,6 +72,16 @@ function giveWords(notebook) {
   }
 }
 
+// In a window that is narrower than this (a phone, a laptop's at 150 %), the list of files leaves a notebook too
+// little room. A click on the folder's icon shows it.
+const NARROW = "(max-width: 900px)";
+
+function makeRoom(app) {
+  if (window.matchMedia(NARROW).matches) {
+    app.shell.collapseLeft?.();
+  }
+}
+
 const TO_HINTS = "allreduce-lab:go-to-hints";
 
 function goToHints(notebook) {
@@ -93,6 +103,8 @@ const plugin = {
     const style = document.createElement("style");
     style.textContent = EDGES;
     document.head.append(style);
+    app.restored.then(() => makeRoom(app));
+    window.matchMedia(NARROW).addEventListener("change", () => makeRoom(app));
     app.commands.addCommand(TO_HINTS, {
       label: "Go to the Hints of the Last Check",
       execute: () => {
