@@ -1,8 +1,9 @@
 """Run notebooks and save their outputs. A second run changes only measured values.
 
-python tools/run_notebooks.py [--seconds FILE] notebooks/00_meet_the_cluster.ipynb …
+python tools/run_notebooks.py [--seconds FILE] [--no-run] notebooks/00_meet_the_cluster.ipynb …
 
-With `--seconds`, FILE also gets how long each cell took (see `record_seconds`).
+With `--seconds`, FILE also gets how long each cell took (see `record_seconds`). With `--no-run`, outputs stay
+as they are; only what follows from the cells is written anew: their places in slides (see `slide_type`).
 """
 
 import argparse
@@ -10,6 +11,8 @@ import datetime
 import json
 import os
 import platform
+import re
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -37,6 +40,24 @@ def normalise(notebook: nbformat.NotebookNode) -> None:
                 output.metadata = nbformat.from_dict({})
             if output.output_type == "execute_result":
                 output.execution_count = cell.execution_count
+    place_in_slides(notebook)
+
+
+def slide_type(cell: nbformat.NotebookNode, previous: nbformat.NotebookNode | None) -> str:
+    """Return where a cell begins in slides: a heading begins a slide, and other text a slide below it.
+
+    A code cell appears below the text before it, and on a slide of its own after another code cell.
+    """
+    if cell.cell_type == "markdown":
+        return "slide" if re.match("##? ", cell.source) else "subslide"
+    is_after_text = previous is not None and previous.cell_type == "markdown"
+    return "fragment" if is_after_text else "subslide"
+
+
+def place_in_slides(notebook: nbformat.NotebookNode) -> None:
+    """Note in each cell where it begins in slides; nbconvert reads it there."""
+    for previous, cell in zip([None, *notebook.cells], notebook.cells, strict=False):
+        cell.metadata["slideshow"] = {"slide_type": slide_type(cell, previous)}
 
 
 def seconds_by_cell(notebook: nbformat.NotebookNode) -> dict[str, float]:
@@ -61,6 +82,14 @@ def record_seconds(file: Path, name: str, seconds: dict[str, float]) -> None:
     file.write_text(json.dumps(dict(sorted(measured.items())), indent=1) + "\n")
 
 
+def write(path: Path, notebook: nbformat.NotebookNode) -> None:
+    """Write a notebook in one step."""
+    nbformat.validate(notebook)
+    whole = path.with_suffix(".part")
+    nbformat.write(notebook, whole)
+    whole.replace(path)
+
+
 def run(path: Path, seconds_file: Path | None = None) -> None:
     start = time.monotonic()
     notebook = nbformat.read(path, as_version=4)
@@ -74,18 +103,22 @@ def run(path: Path, seconds_file: Path | None = None) -> None:
     if seconds_file:
         record_seconds(seconds_file, path.stem, seconds_by_cell(notebook))
     normalise(notebook)
-    nbformat.validate(notebook)
-    whole = path.with_suffix(".part")
-    nbformat.write(notebook, whole)
-    whole.replace(path)
+    write(path, notebook)
     print(f"{path}: {time.monotonic() - start:.1f} s", flush=True)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=Path, metavar="FILE")
+    parser.add_argument("--no-run", action="store_true")
     parser.add_argument("notebooks", type=Path, nargs="+")
     options = parser.parse_args()
+    if options.no_run:
+        for path in options.notebooks:
+            unchanged = nbformat.read(path, as_version=4)
+            place_in_slides(unchanged)
+            write(path, unchanged)
+        sys.exit()
     os.environ["IPP_NONINTERACTIVE"] = "1"  # `%%px` output by rank, in order
     with tempfile.TemporaryDirectory() as folder:
         os.environ["IPYTHONDIR"] = folder  # do not use the user's clusters

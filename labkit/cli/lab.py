@@ -204,17 +204,17 @@ def transport(folder: Path) -> list[str]:
 def export_options() -> list[str]:
     """Return options that take formats which cannot work here out of *Save and Export Notebook As*.
 
-    Some need pandoc or TeX, PDF by a browser needs Playwright, and the notebooks are no slides. A plain
-    script cannot run `%%px` cells, so the lab's own format, Program, takes its place.
+    Some need pandoc or TeX, and PDF by a browser needs Playwright. A plain script cannot run `%%px` cells, so
+    the lab's own format, Program, takes its place. Slides that are longer than the screen can be scrolled.
     """
-    refused = ["ScriptExporter", "SlidesExporter", "QtPDFExporter", "QtPNGExporter"]
+    refused = ["ScriptExporter", "QtPDFExporter", "QtPNGExporter"]
     if shutil.which("pandoc") is None:
         refused += ["ASCIIDocExporter", "LatexExporter", "RSTExporter"]  # and PDF, which is made from LaTeX
     if shutil.which("pandoc") is None or shutil.which("xelatex") is None:
         refused.append("PDFExporter")
     if importlib.util.find_spec("playwright") is None:
         refused.append("WebPDFExporter")
-    return [f"--{name}.enabled=False" for name in refused]
+    return [f"--{name}.enabled=False" for name in refused] + ["--SlidesExporter.reveal_scroll=True"]
 
 
 COPIES = Path("my-notebooks")

@@ -269,7 +269,8 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
     name = exercise.name
     if is_reference(function, exercise):
         text = f"{name}: this is the reference. Run the cell with your own code again, then this one."
-        return Answer(text, False)
+        magic = " Both must begin with %%px." if _world() else ""  # else it has not reached the ranks
+        return Answer(f"{text}{magic}", False)
     try:
         text = cell_text(function)
     except (OSError, TypeError) as error:

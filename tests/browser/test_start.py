@@ -72,6 +72,20 @@ def test_the_first_cell_to_run_is_on_the_first_screen(lab: Lab, page: Page) -> N
         assert box is not None and box["y"] + box["height"] < height - 30, box  # above the status bar
 
 
+def test_a_narrow_window_shows_the_page_and_not_the_files(lab: Lab, page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    shown = open_start(lab, page)
+    files = page.locator("#jp-left-stack")
+    files.wait_for(state="hidden")
+    box = shown.bounding_box()
+    assert box is not None and box["width"] > 290, box
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.locator("[role=tab][data-id=filebrowser]").click()
+    files.wait_for(state="visible")
+    page.set_viewport_size({"width": 853, "height": 533})  # at 150 %
+    files.wait_for(state="hidden")
+
+
 EDGE = "editor => getComputedStyle(editor).borderLeftStyle + getComputedStyle(editor).borderLeftWidth"
 
 
@@ -92,6 +106,10 @@ def test_cells_of_exercises_have_an_edge_and_progress_links_to_them(lab: Lab, pa
     }
     assert [*edges.values()][:2] == ["solid5px", "dotted5px"], edges
     assert edges["send-recv"] == "solid1px", edges
+    editor = notebook.code("broadcast-yours").locator(".jp-InputArea-editor")
+    editor.locator(".cm-content").click()  # to write in it
+    notebook.panel.locator(".jp-mod-editMode").wait_for()
+    assert editor.evaluate(EDGE) == "solid5px"
 
 
 def test_figures_have_an_alternative_text(lab: Lab, page: Page) -> None:

@@ -108,14 +108,13 @@ COMPLETIONS = (
     Case("%%px\ncomm.Allreduce(MPI.IN|, outgoing)", ("IN_PLACE",)),
     Case("%%px\ncomm.Allreduce(outgoing, incoming, op=MPI.MA|)", ("MAX", "MAXLOC")),
     Case("%%px\nnode = comm.Split(rank // 2)\nnode.Allg|", ("Allgather", "Allgatherv")),
-    Case("%%px\nbegan = time.perf|", ("perf_counter",), before=False),
+    Case("%%px\nbegan = time.perf|", ("perf_counter",)),
 )
 
 HELPS = (
     Case(
         "%%px\ncomm.Allreduce(|",
         ("comm.Allreduce(sendbuf: BufSpec | InPlace, recvbuf", "Reduce to All"),
-        before=False,
     ),
     Case("%%px\ncomm.Send|(outgoing, right)", ("comm.Send(buf: BufSpec, dest: int, tag: int = 0)",)),
     Case("%%px\ncomm.Sendrecv(outgoing, dest=right, |)", ("comm.Sendrecv(sendbuf: BufSpec, dest: int",)),
@@ -139,7 +138,7 @@ HELPS = (
     Case("%%px\noutgoing|", ("(1,)", "int64", "ndarray"), before=False),
     Case("%%px\nrank|", ("int",)),
     Case("%%px\ncomm|", ("Intracomm",)),
-    Case("%%px\nMPI.Wtime(|", ("MPI.Wtime() -> float", "elapsed time"), before=False),
+    Case("%%px\nMPI.Wtime(|", ("MPI.Wtime() -> float", "elapsed time")),
     Case("%%px\nrng.normal(|", ("rng.normal(", "normal (Gaussian) distribution"), before=False),
     Case(
         "%%px\ndef square(x, power=2):\n    'Return a power.'\n\nsquare(|",

@@ -331,6 +331,8 @@ def test_a_stopped_rank_is_not_waited_for(connected: Kernel) -> None:
 def test_before_connect_the_kernel_answers_what_it_knows(kernel: Kernel) -> None:
     first = [ask(kernel, "complete", COMPLETIONS[0]) for _ in range(2)]
     assert "Allreduce" in first[-1]["matches"]
+    is_documented = lambda: is_right("inspect", HELPS[0], ask(kernel, "inspect", HELPS[0]))  # noqa: E731
+    wait_until(is_documented, "mpi4py's documentation is there")
     judge("before connect()", kernel, needs_all=False)
 
 

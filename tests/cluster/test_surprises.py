@@ -48,3 +48,14 @@ def test_a_name_of_the_kernel(shared: Kernel) -> None:
 
 def test_a_name_of_nobody(shared: Kernel) -> None:
     assert "own process" not in shared.run("%px print(nowhere)")
+
+
+def test_an_answer_in_a_cell_without_px_does_not_reach_the_check(shared: Kernel) -> None:
+    stub = "def my_items(n, rank, size):\n    # Your code here."
+    shared.run(f"%%px\nfrom labkit.exercises import check\n{stub}\n    pass")
+    check = "%%px\nmy_items = check(my_items)"
+    assert "not written yet" in shared.run(check)
+    shared.run(f"{stub}\n    return list(range(rank, n, size))")  # in the notebook's own process
+    said = " ".join(shared.run(check).split())
+    assert "this is the reference. Run the cell with your own code again, then this one." in said
+    assert "Both must begin with %%px." in said

@@ -77,7 +77,7 @@ def test_a_notebook_is_saved_as_make_notebooks_saves_it(notebook: nbformat.Noteb
     ids = [cell.id for cell in notebook.cells]
     assert len(set(ids)) == len(ids)
     for cell in notebook.cells:
-        assert set(cell.metadata) <= {"tags", "jupyter"}, cell.id
+        assert set(cell.metadata) <= {"tags", "jupyter", "slideshow"}, cell.id
         if cell.cell_type == "code":
             assert cell.execution_count is not None, f"{cell.id} was not run: make notebooks"
 

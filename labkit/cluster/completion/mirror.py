@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
+from labkit.children import ChildError, run_child
 from labkit.cluster.completion.definitions import DefinedClass, DefinedFunction
 from labkit.cluster.completion.scope import Scope, Source, module_named
 from labkit.cluster.completion.things import Page, Thing
@@ -161,10 +165,25 @@ class Documented(Thing):
         return Page(page.type_name, page.signature, documentation, page.details)
 
 
+# mpi4py's docstrings are in its compiled module. Without `rc.initialize`, importing it starts no MPI.
+PRINT_DOCUMENTATION = """
+import json, mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+from labkit.cluster.completion.on_ranks import documentation_of_mpi
+print(json.dumps(documentation_of_mpi()))
+"""
+DOCUMENTATION_S = 20.0  # for a process that prints it; it takes half a second
+
+
 class Preparation:
-    """Reads, in a thread, what the mirror needs: NumPy, if the kernel has not imported it, and MPI.pyi."""
+    """Reads, in a thread, what the mirror needs: NumPy, if the kernel has not imported it, and MPI.pyi.
+
+    `of_mpi`: mpi4py's docstrings, which a process of its own prints if no rank has sent them.
+    """
 
     def __init__(self) -> None:
+        self.of_mpi: dict[str, str] = {}
         self.is_done = threading.Event()
         self.has_begun = False
 
@@ -186,3 +205,6 @@ class Preparation:
             importlib.import_module("numpy.random")
         finally:
             self.is_done.set()
+        with suppress(ChildError, OSError, ValueError):
+            command = [sys.executable, "-P", "-c", PRINT_DOCUMENTATION]
+            self.of_mpi = json.loads(run_child(command, deadline_s=DOCUMENTATION_S).stdout)

@@ -64,6 +64,8 @@ class Scope(ast.NodeVisitor):
             value = self.outer[name]()
         if value is None and name not in self.sources and name in dict_of(builtins):
             value = Live(dict_of(builtins)[name])
+        if value is None and name not in self.sources and name in sys.stdlib_module_names:
+            value = module_named(name)  # not imported here: in a cell that has not run, or not yet
         return value or (Thing() if name in self.sources else None)
 
     def value_of(self, node: ast.expr) -> Thing | None:

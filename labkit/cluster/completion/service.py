@@ -103,6 +103,7 @@ class Service:
     def ask_mirror(self, question: Mapping[str, Any], began: float) -> dict[str, Any]:
         """Return the answer from what the kernel knows."""
         self.preparation.wait(began + PREPARATION_S - time.monotonic())
+        self.mirror.of_mpi = self.mirror.of_mpi or self.preparation.of_mpi
         names = self.mirror.names()
         if question["kind"] == "help":
             text = answers.help_at(question["code"], question["cursor"], question["detail"], names)

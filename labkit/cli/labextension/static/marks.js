@@ -5,11 +5,12 @@
 // ignores: a screen reader would read nothing. It gives the stars below a heading words: a screen reader would
 // read "black star" five times. The key H leads from a cell to the hints below the last verdict above.
 
+// JupyterLab's frame of the cell that one writes in would hide the edge there.
 const EDGES = `
-.labkit-exercise > .jp-Cell-inputWrapper .jp-InputArea-editor { border-left: 5px solid #8250df; }
-.labkit-check > .jp-Cell-inputWrapper .jp-InputArea-editor { border-left: 5px dotted #8250df; }
+.labkit-exercise > .jp-Cell-inputWrapper .jp-InputArea-editor { border-left: 5px solid #8250df !important; }
+.labkit-check > .jp-Cell-inputWrapper .jp-InputArea-editor { border-left: 5px dotted #8250df !important; }
 [data-jp-theme-light="false"] :is(.labkit-exercise, .labkit-check) > .jp-Cell-inputWrapper .jp-InputArea-editor {
-  border-left-color: #b392f0;
+  border-left-color: #b392f0 !important;
 }
 .jp-Notebook .labkit-verdict > details > summary::after { content: " · key H"; }
 `;
@@ -71,6 +72,16 @@ function giveWords(notebook) {
   }
 }
 
+// In a window that is narrower than this (a phone, a laptop's at 150 %), the list of files leaves a notebook too
+// little room. A click on the folder's icon shows it.
+const NARROW = "(max-width: 900px)";
+
+function makeRoom(app) {
+  if (window.matchMedia(NARROW).matches) {
+    app.shell.collapseLeft?.();
+  }
+}
+
 const TO_HINTS = "allreduce-lab:go-to-hints";
 
 function goToHints(notebook) {
@@ -92,6 +103,8 @@ const plugin = {
     const style = document.createElement("style");
     style.textContent = EDGES;
     document.head.append(style);
+    app.restored.then(() => makeRoom(app));
+    window.matchMedia(NARROW).addEventListener("change", () => makeRoom(app));
     app.commands.addCommand(TO_HINTS, {
       label: "Go to the Hints of the Last Check",
       execute: () => {
