@@ -73,7 +73,7 @@ def text(known: Progress, now: datetime) -> str:
     optional = [number for number in entries() if number not in CORE]
     core = [number for number in CORE if number in entries()]
     following = _next([exercise for number in core for exercise in by_notebook[number]], known.states)
-    lines = ["# Allreduce Lab", "", *_beginning(following, known), "", "## The core path", ""]
+    lines = ["# Allreduce Lab", "", *_beginning(following, known), "", *_short_path(), "## The core path", ""]
     for place, number in enumerate(core, 1):
         lines.append(f"{place}. {_item(entries()[number], by_notebook[number], known.states)}")
     lines += ["", "## Optional notebooks", ""]
@@ -103,6 +103,19 @@ def _beginning(following: Exercise | None, known: Progress) -> Iterator[str]:
         yield f"**Next: {task}** in [{notebook.title}]({notebook.file})."
     yield ""
     yield f"Done: {known.summary()}."
+
+
+def _short_path() -> Iterator[str]:
+    """Yield the lines about a first taste of two hours, if both of its notebooks are there."""
+    if {"00", "01"} <= entries().keys():
+        first, second = entries()["00"], entries()["01"]
+        yield (
+            f"**Only two hours?** Read sections 1, 3, 4 and 5 of [{first.title}]({first.file}), without "
+            f"exercise 0.3. In [{second.title}]({second.file}), select the heading of section 7, choose "
+            "*Run > Run All Above Selected Cell*, and read sections 7 and 8. `collect`, near its end, writes "
+            "a training program with your functions and runs it."
+        )
+        yield ""
 
 
 def _item(entry: Entry, exercises: Sequence[Exercise], states: Mapping[str, str]) -> str:

@@ -187,3 +187,21 @@ def _losses_beside(
     above = loss()
     array[where] = value
     return below, above
+
+
+def difference_lines(name: str, by_hand: np.ndarray, by_difference: np.ndarray) -> list[str]:
+    """Return what a gradient check says of one gradient: its largest error and where, and how the two differ.
+
+    Errors are relative to the largest entry of either. If all entries are wrong by the same factor, the text
+    has the factor; of another wrong gradient it has both arrays. Shapes: of the parameter, all alike.
+    """
+    error = relative_error(by_hand, by_difference)
+    place = tuple(map(int, np.unravel_index(error.argmax(), error.shape)))
+    line = f"  {name}: largest relative error {error.max():.0e} at {place}"
+    if error.max() <= LIMIT:
+        return [line]
+    ratios = by_hand / by_difference
+    if np.ptp(ratios) < LIMIT:
+        return [f"{line}; {ratios.mean():.2f} times the central difference at every entry"]
+    rows = {"by hand      ": by_hand, "by difference": by_difference}
+    return [line, *(f"    {label} {np.round(row, 2).tolist()}" for label, row in rows.items())]

@@ -70,6 +70,34 @@ def losses_by_step(panels: Mapping[str, Mapping[str, Curve]], x_label: str = "St
     return figure
 
 
+def tangent_and_chord(values: Curve, losses: Curve, slope: float) -> Figure:
+    """Return a loss over one weight, its tangent at 0 with this slope, and the chord from -1 to 1.
+
+    Shapes: values, losses (n,), the values ascending from at most -1 to at least 1.
+    """
+    figure, axes = one_panel((6.4, 3.6), "Value of the first weight", "Loss (mean squared error)")
+    here, left, right = np.interp([0, -1, 1], values, losses)
+    axes.plot(values, losses, color="#888888", linewidth=3, label="loss")
+    tangent = here + slope * np.asarray(values)
+    axes.plot(values, tangent, color=COLOURS[0], label="tangent: derivative by hand")
+    axes.plot([-1, 1], [left, right], "s--", color=COLOURS[5], label="chord: difference, h = 1")
+    axes.plot(0, here, "o", color=COLOURS[0])
+    axes.legend()
+    return figure
+
+
+def errors_by_step_size(steps: Curve, errors: Mapping[str, Curve]) -> Figure:
+    """Return the error of a numerical gradient against its step h, a curve for each dtype, log-log.
+
+    Shapes: steps (n,); errors: dtype → (n,).
+    """
+    figure, axes = one_panel((6.4, 3.4), "Step h", "Relative error of the difference")
+    for k, (name, curve) in enumerate(errors.items()):
+        axes.loglog(steps, curve, label=name, **curve_style(k))
+    axes.legend()
+    return figure
+
+
 def _curves(axes: Axes, curves: Mapping[str, Curve]) -> None:
     """Draw curves over their numbers of values, counted from 1, with marks that are apart."""
     for k, (name, values) in enumerate(curves.items()):

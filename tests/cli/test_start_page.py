@@ -80,6 +80,17 @@ def test_the_page_says_where_to_begin_and_to_go_on() -> None:
     assert "**The core path is done.**" in page(*names(*start_page.CORE, core=True))
 
 
+def test_the_short_path_is_that_of_the_guide() -> None:
+    (line,) = (line for line in page().splitlines() if line.startswith("**Only two hours?**"))
+    (session,) = course_numbers.sessions((ORIGINALS.parent / "docs/instructors.md").read_text(), "two")
+    assert {number: sections[sections[0] == "0" :] for number, sections in session.parts.items()} == {
+        "00": ["1", "3", "4", "5"],
+        "01": ["7", "8"],
+    }
+    assert "sections 1, 3, 4 and 5 of [00 · " in line and "sections 7 and 8" in line
+    assert re.findall(r"\]\((\d\d)_", line) == [*session.parts]
+
+
 def test_links_lead_to_cells_with_the_tasks() -> None:
     for exercise in EXERCISES:
         file, _, cell = exercise.heading.link.partition("#cell-id=")

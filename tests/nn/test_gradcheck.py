@@ -21,6 +21,7 @@ from labkit.nn import (
     softmax_regression,
     vgg11,
 )
+from labkit.nn.gradcheck import difference_lines
 
 
 def batch(model: Model, n: int = 2) -> tuple[np.ndarray, np.ndarray]:
@@ -124,3 +125,14 @@ def test_float32_unknown_names_and_wrong_shapes_are_refused() -> None:
         check_gradients(mlp(dtype=np.float64), x, y, names=["conv9.W"])
     with pytest.raises(ValueError, match=r"'w' has shape \(3,\), expected \(2, 2\)"):
         check_gradient(lambda: 0.0, np.zeros((2, 2)), np.zeros(3), "w")
+
+
+def test_the_difference_of_a_gradient_is_described():
+    right = np.array([1.0, -4.0])
+    assert difference_lines("dw", right, right) == ["  dw: largest relative error 0e+00 at (0,)"]
+    (line,) = difference_lines("dw", 9 * right, right)
+    assert (
+        line == "  dw: largest relative error 9e-01 at (1,); 9.00 times the central difference at every entry"
+    )
+    _, hand, difference = difference_lines("dw", right[::-1], right)
+    assert "[-4.0, 1.0]" in hand and "[1.0, -4.0]" in difference

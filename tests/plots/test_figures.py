@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from labkit import plots, schedules
 from labkit.plots import buckets, images, sharding, training
 from labkit.plots.collectives import before_after
-from labkit.plots.schedules import busiest_by_ranks, fits, traffic_by_rank
+from labkit.plots.schedules import busiest_by_ranks, fits, times_on_networks, traffic_by_rank
 from labkit.plots.style import COLOURS
 
 
@@ -55,6 +55,42 @@ def test_the_legend_of_fits_has_their_largest_errors() -> None:
     figure = fits([8, 16], [1e-6, 2e-6], {"line": [1.1e-6, 1.5e-6]})
     words = [text.get_text() for text in figure.legends[0].get_texts()]
     assert words == ["measured", "line: off by up to 25 %"]
+
+
+def test_a_panel_for_each_network_has_a_curve_for_each_algorithm() -> None:
+    times = {"ring": [1e-3, 2e-3], "tree": [2e-3, 3e-3]}
+    figure = times_on_networks([1024, 2048], {"a switch": times, "two hosts": times})
+    assert [(axes.get_title(), len(axes.lines)) for axes in figure.axes] == [
+        ("a switch", 2),
+        ("two hosts", 2),
+    ]
+
+
+def test_shards_of_ranks_need_each_sample_once() -> None:
+    held = [{"dealt": np.array([0, 2])}, {"dealt": np.array([1])}]
+    (axes,) = sharding.shards_of_ranks(held, [7, 8, 9]).axes
+    assert {"7", "8", "9"} <= set(texts(axes))
+    with pytest.raises(ValueError, match="dealt: expected each of 4 samples on one rank, got 3 in all"):
+        sharding.shards_of_ranks(held, [7, 8, 9, 6])
+
+
+def test_steps_of_ranks_are_drawn_below_those_of_one_rank() -> None:
+    used = [{"dealt": [np.array([0]), np.array([2])]}, {"dealt": [np.array([1]), np.array([], int)]}]
+    (axes,) = sharding.steps_of_ranks(used, 2).axes
+    assert [text for text in texts(axes) if text in "01"] == ["0", "0", "0", "0", "1", "0"]
+
+
+def test_a_tangent_passes_the_loss_at_zero() -> None:
+    values = np.linspace(-2, 2, 5)
+    (axes,) = training.tangent_and_chord(values, values**2 + 1, 3.0).axes
+    _, tangent, chord, point = axes.lines
+    assert tangent.get_ydata().tolist() == [-5, -2, 1, 4, 7]
+    assert list(chord.get_ydata()) == [2, 2] and list(point.get_ydata()) == [1]
+
+
+def test_each_dtype_has_a_curve_of_errors() -> None:
+    (axes,) = training.errors_by_step_size([1e-4, 1e-3], {"float64": [1e-9, 1e-8], "float32": [1, 0.1]}).axes
+    assert [line.get_label() for line in axes.lines] == ["float64", "float32"]
 
 
 def test_losses_draws_each_rank_and_all() -> None:
