@@ -8,8 +8,8 @@ its listener is missing, without any message: without the heartbeat's listener, 
 end.
 
 Its heart monitor pings the engines ten times a second (cluster_profiles/mpi), because an engine registers at
-the next ping. This one does so every three seconds while all is quiet: pings are what idle engines compute most
-of. An engine that asks to be registered, or has ended, ends the quiet.
+the next ping. This one does so every three seconds while all is quiet: pings are what idle engines compute
+most of. An engine that asks to be registered, or has ended, ends the quiet.
 
 It is one process. ipyparallel's controller has a process for each of its seven schedulers and one for the
 heart monitor. Here three schedulers are threads of ZeroMQ, which Python does not run, and the others take

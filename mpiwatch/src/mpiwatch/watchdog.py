@@ -1,8 +1,8 @@
 """The watchdog: a thread in each rank that notices when all unfinished ranks are stuck in MPI calls.
 
 It samples the main thread four times a second: is it still inside the same call of the MPI library
-(`mpiwatch.library_calls`), and at which line is it? While no cell runs, it sleeps. It looks at a program that changes under its eyes and may
-hold anything, so each step of a sample is guarded: see `mpiwatch.guard`.
+(`mpiwatch.library_calls`), and at which line is it? While no cell runs, it sleeps. It looks at a program that
+changes under its eyes and may hold anything, so each step of a sample is guarded: see `mpiwatch.guard`.
 """
 
 from __future__ import annotations
