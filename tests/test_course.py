@@ -164,7 +164,7 @@ def test_a_session_runs_in_a_released_copy(
     notebook.cells = [cell for cell in notebook.cells if cell.id in wanted]
     for pair in copies.pairs(notebook):
         if pair.name in session.in_class:
-            copies.write_solution(pair.stub, EXERCISES[pair.name])
+            copies.write_answer(pair.stub, pair.name, EXERCISES[pair.name].text)
     nbformat.write(notebook, path)
     for pair in copies.pairs(run_notebook(path)):
         printed = "".join(output.get("text", "") for output in pair.check.outputs)

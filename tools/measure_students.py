@@ -99,8 +99,11 @@ class Student:
         said: list[str] = []
 
         def hook(message: dict[str, Any]) -> None:
+            content = message["content"]
             if message["msg_type"] == "stream":
-                said.append(message["content"]["text"])
+                said.append(content["text"])
+            elif message["msg_type"] == "display_data":  # the verdict of a check
+                said.append(content["data"].get("text/plain", ""))
 
         began = time.monotonic()
         reply = self.client.execute_interactive(code, output_hook=hook, timeout=DEADLINE_S)
@@ -187,7 +190,7 @@ def kind(process: psutil.Process) -> str:
         above = process.parents()[0].cmdline()
         return "engines" if above[2:4] == ["-m", engine] else "process that forks"
     names = {"supervisor.py": "supervisors", "jupyterlab": "JupyterLab server", "ipykernel": "kernel"}
-    names |= {"cluster.controller": "controller", "mpiexec": "mpiexec", "hydra": "mpiexec", "prte": "mpiexec"}
+    names |= {"adapter.controller": "controller", "mpiexec": "mpiexec", "hydra": "mpiexec", "prte": "mpiexec"}
     names["forking.py"] = "stand-ins"  # after mpiexec, which has it in its command line
     line = " ".join(words)
     return next((name for word, name in names.items() if word in line), line[:60])

@@ -171,19 +171,19 @@ def solve(notebook: Any, exercises: dict[str, Exercise]) -> None:
     """Make an instructor's copy: the reference's source in place of each stub, and the model answers."""
     clear(notebook)
     for name, stub, _ in _known_pairs(notebook, exercises):
-        write_solution(stub, exercises[name])
+        write_answer(stub, name, exercises[name].text)
     questions.add_model_answers(notebook)
     title = next(cell for cell in notebook.cells if cell.cell_type == "markdown")
     title.source += f"\n\n{FOR_INSTRUCTORS}"
 
 
-def write_solution(stub: Any, exercise: Exercise) -> None:
-    """Put the reference's source in place of the stub that a cell holds."""
+def write_answer(stub: Any, name: str, text: str) -> None:
+    """Put a function's text in place of the stub of this name that a cell holds."""
     magic, body = without_magic(stub.source)
-    node = functions(stub.source)[exercise.name]
+    node = functions(stub.source)[name]
     lines = body.splitlines()
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    lines[first - 1 : _end_of_stub(node, lines)] = exercise.text.splitlines()
+    lines[first - 1 : _end_of_stub(node, lines)] = text.splitlines()
     stub.source = magic + "\n".join(lines)
 
 
