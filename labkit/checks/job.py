@@ -204,7 +204,7 @@ def _define(text: str, name: str, namespace: dict[str, Any], writer: Writer) -> 
         return namespace[name] if is_defined else None
 
 
-def _describe(error: BaseException, what: str = "") -> dict[str, Any]:
+def _describe(error: BaseException, result_type: str = "") -> dict[str, Any]:
     """Return an error as data, with the innermost line of the student's cell, or 0."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == CELL]
@@ -223,7 +223,7 @@ def _describe(error: BaseException, what: str = "") -> dict[str, Any]:
         "text": text[:MAX_TEXT],
         "line": (lines or [0])[-1] or 0,
         "name": str(getattr(error, "name", "") or "") if isinstance(error, NameError) else "",
-        "what": what,
+        "result_type": result_type,
     }
 
 
@@ -251,11 +251,11 @@ def _call(
     arguments = copy.deepcopy(case.arguments[ranks.rank])
     first = ranks.communicator(case, task["wrap"])
     writer.write(begin=number)
-    what = ""
+    result_type = ""
     try:
         result = function(*first, *arguments)
         if task["digest"] is not None:
-            what = type(result).__name__
+            result_type = type(result).__name__
             result = task["digest"](result)
         packed, faults = pack(result), ranks.faults()
         shares_memory = task["returns_new"] and shares_memory_with(result, arguments)
@@ -271,7 +271,7 @@ def _call(
             ):
                 faults.append(Fault("state", KEPT_RESULT, ""))
     except BaseException as raised:
-        error = _describe(raised, what)
+        error = _describe(raised, result_type)
         writer.write(case=number, error=error)
         return error
     changed = [pack(argument) for argument in arguments]

@@ -23,7 +23,7 @@ from labkit.checks.exercise import ORIGINALS
 from labkit.children import start_child
 from labkit.cli import UNUSED, server_secrets
 from labkit.cli.course import RECORD
-from labkit.cli.inputs import MOST_RANKS, Finite, InputError, Place, Whole, one_line
+from labkit.cli.inputs import MOST_RANKS, Finite, InputError, NonEmptyPath, Whole, one_line
 from labkit.cli.ranks import HOSTS, hosts_option, ignore_signals, stop_at_signals
 from labkit.cluster import PROFILE, RANKS
 from labkit.exercises import record, start_page
@@ -232,7 +232,7 @@ FIRST = "00_meet_the_cluster.ipynb"
 )
 @click.option(
     "--folder",
-    type=Place(),
+    type=NonEmptyPath(),
     default=COPIES,
     show_default=True,
     help="Folder of the notebooks, here. The default holds your own copies of them.",

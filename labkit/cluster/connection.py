@@ -118,7 +118,7 @@ def refuse_unknown(arguments: Mapping[str, object]) -> None:
         raise ClusterError(f"connect() has no argument `{name}`; `help(connect)` lists those that it has.")
 
 
-def give_up(before: clusters.Engines | None) -> None:
+def give_up(before: clusters.KernelsEngines | None) -> None:
     """Leave the engines of a connect() that has failed; `before` are those that the kernel had before it."""
     engines = clusters.kernels_engines
     if engines is not None:

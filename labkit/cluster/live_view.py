@@ -127,8 +127,8 @@ class LiveView:
             for state in report.ranks if report is not None else ():
                 if not seen.get(state.rank, "not in this cell"):
                     seen[state.rank] = activity(state)
-        for rank, what in seen.items():
-            self.doing[rank] = what or self.doing.get(rank, "running")
+        for rank, text in seen.items():
+            self.doing[rank] = text or self.doing.get(rank, "running")
 
     def bundle(self, now: float) -> dict[str, str]:
         """Return the view as HTML, in the colours of the page around it, and as text."""

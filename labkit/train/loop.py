@@ -308,7 +308,7 @@ def synchronise_buffers(comm: MPI.Intracomm, model: Model, how: Buffers, samples
     model.buffers[...] = np.average(buffers, axis=0, weights=weights)
 
 
-def check_replicas(comm: MPI.Intracomm, array: np.ndarray, when: str, what: str) -> None:
+def check_replicas(comm: MPI.Intracomm, array: np.ndarray, when: str, subject: str) -> None:
     """Check that all ranks have the same array, bit for bit.
 
     Each rank hashes its bytes (about 1 GB/s), and one small allgather compares the hashes. Collective. Raise
@@ -321,7 +321,7 @@ def check_replicas(comm: MPI.Intracomm, array: np.ndarray, when: str, what: str)
     if others:
         equal = [rank for rank, digest in enumerate(digests) if digest == common]
         raise CollectiveError(
-            f"{when}, {ranks_phrase(others, comm.size)}: {what} have the hash "
+            f"{when}, {ranks_phrase(others, comm.size)}: {subject} have the hash "
             f"{', '.join(digests[rank][:8] for rank in others)}, expected {common[:8]} as on "
             f"{ranks_phrase(equal, comm.size)}. A rank has changed its own model, or "
             "averaging gave the ranks different results; to go on regardless, set check_weights=False"

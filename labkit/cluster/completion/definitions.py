@@ -9,7 +9,7 @@ from labkit.cluster.completion.syntax import Function, annotated, is_name, last_
 from labkit.cluster.completion.things import Page, Thing
 
 
-class Scope(Protocol):
+class NameLookup(Protocol):
     """Where the names in a definition are looked up."""
 
     def value_of(self, node: ast.expr) -> Thing | None: ...
@@ -21,7 +21,9 @@ class DefinedFunction(Thing):
     kind = "function"
     is_callable = True
 
-    def __init__(self, node: Function, scope: Scope, owner: Thing | None = None, source: str = "") -> None:
+    def __init__(
+        self, node: Function, scope: NameLookup, owner: Thing | None = None, source: str = ""
+    ) -> None:
         self.node, self.scope, self.owner, self.source = node, scope, owner, source
 
     @property
@@ -55,7 +57,7 @@ class DefinedClass(Thing):
     kind = "class"
     is_callable = True
 
-    def __init__(self, node: ast.ClassDef, scope: Scope, source: str = "") -> None:
+    def __init__(self, node: ast.ClassDef, scope: NameLookup, source: str = "") -> None:
         self.node, self.scope, self.source = node, scope, source
 
     def bases(self) -> list[Thing]:
