@@ -113,7 +113,9 @@ class _Deadline:
     """
 
     def __init__(self, seconds: float, extra_s: float) -> None:
-        self.began, self.seconds, self.extra_s = time.monotonic(), seconds, extra_s
+        self.began = time.monotonic()
+        self.seconds = seconds
+        self.extra_s = extra_s
         self.waited_s = _waited_for_core_s()
         self.has_ended = threading.Event()
         self.thread = threading.Thread(target=self._watch, name="deadline", daemon=True)
@@ -231,7 +233,9 @@ class _Printed:
     """A stream that also records what a student's code prints, up to MAX_PRINTED characters."""
 
     def __init__(self, stream: TextIO, writer: Writer) -> None:
-        self.stream, self.writer, self.left = stream, writer, MAX_PRINTED
+        self.stream = stream
+        self.writer = writer
+        self.left = MAX_PRINTED
 
     def write(self, text: str) -> int:
         if self.left > 0:
@@ -297,7 +301,8 @@ class _OneProcess:
     """The rank of a job without MPI."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self.rank, self.writer = rank, Writer(folder, rank)
+        self.rank = rank
+        self.writer = Writer(folder, rank)
         self.results: list[tuple[Any, Any]] = []  # of the present text, and as they were
 
     def any_failed(self, failed: bool) -> bool:

@@ -145,7 +145,8 @@ class StartProgress:
     """What JupyterLab does while it starts. It says so at FIRST_LINE_S, and then at twice the time each."""
 
     def __init__(self, pid: int, log: Path) -> None:
-        self.supervisor, self.log = psutil.Process(pid), log
+        self.supervisor = psutil.Process(pid)
+        self.log = log
         self.began = self.last_progress = self.next_look = time.monotonic()
         self.next_line = self.began + FIRST_LINE_S
         self.computed_s = 0.0
@@ -167,7 +168,8 @@ class StartProgress:
         computed_s, written_bytes = self._computed_s(), self.log.stat().st_size
         if (computed_s, written_bytes) != (self.computed_s, self.written_bytes):
             self.last_progress = now
-        self.computed_s, self.written_bytes = computed_s, written_bytes
+        self.computed_s = computed_s
+        self.written_bytes = written_bytes
         if now > self.next_line:
             self.next_line = now + self.seconds()
             click.echo(

@@ -152,7 +152,8 @@ class Attempt:
     """One call of connect(): a cluster of n ranks, its client, and a deadline."""
 
     def __init__(self, n: int, profile: str, hosts: str | None, *, timeout_s: float) -> None:
-        self.n, self.timeout_s = n, timeout_s
+        self.n = n
+        self.timeout_s = timeout_s
         self.deadline = time.monotonic() + timeout_s
         self.engines = obtain(n, profile, hosts)
         self.cluster = self.engines.cluster

@@ -61,7 +61,9 @@ class LiveView:
     STEPS = "observe", "bundle", "publish"
 
     def __init__(self, ranks: Ranks, result: ipp.AsyncResult, after_s: float) -> None:
-        self.ranks, self.result, self.after_s = ranks, result, after_s
+        self.ranks = ranks
+        self.result = result
+        self.after_s = after_s
         self.display_id = uuid4().hex
         self.began = self.next_update = monotonic()
         self.is_shown = False

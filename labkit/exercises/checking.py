@@ -67,7 +67,8 @@ class Display:
         self.in_notebook = kernel is not None and not is_compared
         self.in_kernel = self.in_notebook and not is_own_object(kernel)
         self.publish: Any = ipython.display.publish_display_data if self.in_notebook else None
-        self.id, self.began = uuid4().hex, False
+        self.id = uuid4().hex
+        self.began = False
 
     def show(self, text: str, html: str = "", end: str = "\n") -> None:
         r"""Show a text, in a notebook as HTML if there is any, in place of a text that ended with \r."""

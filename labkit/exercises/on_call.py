@@ -315,7 +315,8 @@ class Incident:
     def __init__(
         self, seed: int | None, known: tuple[str, int], p: int, on_ranks: Callable[[str, str], Any]
     ) -> None:
-        self.seed, self.p = seed, p
+        self.seed = seed
+        self.p = p
         self.known, self._rank = known
         self.measured: list[ProbeResult] = []
         self.tries: list[Diagnosis] = []

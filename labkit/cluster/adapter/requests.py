@@ -92,7 +92,10 @@ class Sending:
     """Sends an answer once: when it is there, or at its deadline."""
 
     def __init__(self, kernel: Any, idents: Any, request: dict[str, Any], cell: RunningCell) -> None:
-        self.kernel, self.idents, self.request, self.cell = kernel, idents, request, cell
+        self.kernel = kernel
+        self.idents = idents
+        self.request = request
+        self.cell = cell
         self.is_sent = False
 
     def arrange(self, answer: PendingAnswer) -> None:

@@ -78,7 +78,8 @@ class Scan:
             if self.code[at] == "\n" and len(mark) == 1:
                 return at  # a text that is not closed on its line
             at += 2 if self.code[at] == "\\" else 1
-        self.text_start, self.text_quote = quote.end(), (quote["prefix"] or "").lower() + mark
+        self.text_start = quote.end()
+        self.text_quote = (quote["prefix"] or "").lower() + mark
         return len(self.code)
 
     def statement(self) -> str:

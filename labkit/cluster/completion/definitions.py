@@ -24,7 +24,10 @@ class DefinedFunction(Thing):
     def __init__(
         self, node: Function, scope: NameLookup, owner: Thing | None = None, source: str = ""
     ) -> None:
-        self.node, self.scope, self.owner, self.source = node, scope, owner, source
+        self.node = node
+        self.scope = scope
+        self.owner = owner
+        self.source = source
 
     @property
     def is_property(self) -> bool:
@@ -58,7 +61,9 @@ class DefinedClass(Thing):
     is_callable = True
 
     def __init__(self, node: ast.ClassDef, scope: NameLookup, source: str = "") -> None:
-        self.node, self.scope, self.source = node, scope, source
+        self.node = node
+        self.scope = scope
+        self.source = source
 
     def bases(self) -> list[Thing]:
         """Return its bases that are known."""
