@@ -128,8 +128,8 @@ def _error(error: dict[str, Any], lines: list[str]) -> str:
     at = _line(error["line"], lines)
     if error["type"] == "StrictError":  # it names its own line
         return str(error["text"])
-    if error["what"]:
-        return f"its result is of type {error['what']} and cannot be used ({text})"
+    if error["result_type"]:
+        return f"its result is of type {error['result_type']} and cannot be used ({text})"
     if error["type"] == "SystemExit":
         return f"it calls exit{at}. A function returns: it does not exit"
     if error["type"] == "NameError" and error["name"]:

@@ -113,7 +113,9 @@ class _Deadline:
     """
 
     def __init__(self, seconds: float, extra_s: float) -> None:
-        self.began, self.seconds, self.extra_s = time.monotonic(), seconds, extra_s
+        self.began = time.monotonic()
+        self.seconds = seconds
+        self.extra_s = extra_s
         self.waited_s = _waited_for_core_s()
         self.has_ended = threading.Event()
         self.thread = threading.Thread(target=self._watch, name="deadline", daemon=True)
@@ -204,7 +206,7 @@ def _define(text: str, name: str, namespace: dict[str, Any], writer: Writer) -> 
         return namespace[name] if is_defined else None
 
 
-def _describe(error: BaseException, what: str = "") -> dict[str, Any]:
+def _describe(error: BaseException, result_type: str = "") -> dict[str, Any]:
     """Return an error as data, with the innermost line of the student's cell, or 0."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == CELL]
@@ -223,7 +225,7 @@ def _describe(error: BaseException, what: str = "") -> dict[str, Any]:
         "text": text[:MAX_TEXT],
         "line": (lines or [0])[-1] or 0,
         "name": str(getattr(error, "name", "") or "") if isinstance(error, NameError) else "",
-        "what": what,
+        "result_type": result_type,
     }
 
 
@@ -231,7 +233,9 @@ class _Printed:
     """A stream that also records what a student's code prints, up to MAX_PRINTED characters."""
 
     def __init__(self, stream: TextIO, writer: Writer) -> None:
-        self.stream, self.writer, self.left = stream, writer, MAX_PRINTED
+        self.stream = stream
+        self.writer = writer
+        self.left = MAX_PRINTED
 
     def write(self, text: str) -> int:
         if self.left > 0:
@@ -251,11 +255,11 @@ def _call(
     arguments = copy.deepcopy(case.arguments[ranks.rank])
     first = ranks.communicator(case, task["wrap"])
     writer.write(begin=number)
-    what = ""
+    result_type = ""
     try:
         result = function(*first, *arguments)
         if task["digest"] is not None:
-            what = type(result).__name__
+            result_type = type(result).__name__
             result = task["digest"](result)
         packed, faults = pack(result), ranks.faults()
         shares_memory = task["returns_new"] and shares_memory_with(result, arguments)
@@ -271,7 +275,7 @@ def _call(
             ):
                 faults.append(Fault("state", KEPT_RESULT, ""))
     except BaseException as raised:
-        error = _describe(raised, what)
+        error = _describe(raised, result_type)
         writer.write(case=number, error=error)
         return error
     changed = [pack(argument) for argument in arguments]
@@ -297,7 +301,8 @@ class _OneProcess:
     """The rank of a job without MPI."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self.rank, self.writer = rank, Writer(folder, rank)
+        self.rank = rank
+        self.writer = Writer(folder, rank)
         self.results: list[tuple[Any, Any]] = []  # of the present text, and as they were
 
     def any_failed(self, failed: bool) -> bool:

@@ -60,7 +60,8 @@ def main(folder: Path) -> None:
     os.umask(0o022)  # in a sandbox that root has made, the job reads the judge's files as another user
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(1))  # end the job first
     request: dict[str, Any] = json.load(sys.stdin)
-    sandbox.in_use, tempfile.tempdir = request["sandboxed"], str(folder)
+    sandbox.in_use = request["sandboxed"]
+    tempfile.tempdir = str(folder)
     with suppress(ValueError, OSError):  # a lower limit holds already, or the system has none
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     try:
@@ -108,7 +109,9 @@ class Judge:
     def __init__(
         self, job: Job, exercise: Exercise, cases: Sequence[Case], new_job: Callable[[], Job] | None = None
     ) -> None:
-        self.job, self.exercise, self.cases = job, exercise, cases
+        self.job = job
+        self.exercise = exercise
+        self.cases = cases
         self.new_job = new_job  # ends the job, and starts one that runs no student's code
         self.at: int | None = None  # the number of the case that the finding is about
 

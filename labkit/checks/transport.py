@@ -128,7 +128,8 @@ class Writer:
     """Writes a rank's records, dicts of what JSON can hold, one to a line: a file for each request."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self._folder, self._rank = folder, rank
+        self._folder = folder
+        self._rank = rank
         self.start_request(0)
 
     def start_request(self, number: int) -> None:

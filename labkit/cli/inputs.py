@@ -96,7 +96,7 @@ class Finite(click.FloatRange):
         self.fail(f"expected a finite number{bounds}, got {shortened(value)}.", param, ctx)
 
 
-class Place(click.Path):
+class NonEmptyPath(click.Path):
     """A path that is not empty."""
 
     def __init__(self, **options: Any) -> None:
@@ -116,7 +116,7 @@ class Place(click.Path):
         """Raise OSError, which names a path, if this one cannot be used."""
 
 
-class InputFolder(Place):
+class InputFolder(NonEmptyPath):
     """The path of a folder that can be read."""
 
     def check(self, path: Path) -> None:
@@ -125,7 +125,7 @@ class InputFolder(Place):
         check_readable(path, os.R_OK | os.X_OK)
 
 
-class InputFile(Place):
+class InputFile(NonEmptyPath):
     """The path of a plain file that can be read, or of an open descriptor such as /dev/stdin."""
 
     def check(self, path: Path) -> None:
@@ -139,7 +139,7 @@ def check_readable(path: Path, mode: int) -> None:
         raise PermissionError(errno.EACCES, "you may not read it", str(path))
 
 
-class OutputFile(Place):
+class OutputFile(NonEmptyPath):
     """The path of a file to write: a plain one, whose folder exists, or a device such as /dev/null."""
 
     def check(self, path: Path) -> None:
@@ -152,7 +152,7 @@ class OutputFile(Place):
             raise PermissionError(errno.EACCES, "you may not write to this folder", str(path.parent))
 
 
-class OutputFolder(Place):
+class OutputFolder(NonEmptyPath):
     """The path of a folder to write to, which is there or can be made with those above it."""
 
     def check(self, path: Path) -> None:

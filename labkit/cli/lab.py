@@ -23,7 +23,7 @@ from labkit.checks.exercise import ORIGINALS
 from labkit.children import start_child
 from labkit.cli import UNUSED, server_secrets
 from labkit.cli.course import RECORD
-from labkit.cli.inputs import MOST_RANKS, Finite, InputError, Place, Whole, one_line
+from labkit.cli.inputs import MOST_RANKS, Finite, InputError, NonEmptyPath, Whole, one_line
 from labkit.cli.ranks import HOSTS, hosts_option, ignore_signals, stop_at_signals
 from labkit.cluster import PROFILE, RANKS
 from labkit.exercises import record, start_page
@@ -145,7 +145,8 @@ class StartProgress:
     """What JupyterLab does while it starts. It says so at FIRST_LINE_S, and then at twice the time each."""
 
     def __init__(self, pid: int, log: Path) -> None:
-        self.supervisor, self.log = psutil.Process(pid), log
+        self.supervisor = psutil.Process(pid)
+        self.log = log
         self.began = self.last_progress = self.next_look = time.monotonic()
         self.next_line = self.began + FIRST_LINE_S
         self.computed_s = 0.0
@@ -167,7 +168,8 @@ class StartProgress:
         computed_s, written_bytes = self._computed_s(), self.log.stat().st_size
         if (computed_s, written_bytes) != (self.computed_s, self.written_bytes):
             self.last_progress = now
-        self.computed_s, self.written_bytes = computed_s, written_bytes
+        self.computed_s = computed_s
+        self.written_bytes = written_bytes
         if now > self.next_line:
             self.next_line = now + self.seconds()
             click.echo(
@@ -232,7 +234,7 @@ FIRST = "00_meet_the_cluster.ipynb"
 )
 @click.option(
     "--folder",
-    type=Place(),
+    type=NonEmptyPath(),
     default=COPIES,
     show_default=True,
     help="Folder of the notebooks, here. The default holds your own copies of them.",

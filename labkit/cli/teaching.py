@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from labkit.cli.inputs import Finite, InputError, InputFile, InputFolder, OutputFile, Place, one_line
+from labkit.cli.inputs import Finite, InputError, InputFile, InputFolder, NonEmptyPath, OutputFile, one_line
 from labkit.files import atomic_write
 
 CONFIG = Path("nbgrader_config.py")
@@ -57,7 +57,7 @@ def with_nbgrader(name: str) -> Any:
 
 
 @command.command
-@click.argument("download", type=Place(exists=True))
+@click.argument("download", type=NonEmptyPath(exists=True))
 def submissions(download: Path) -> None:
     """Put the notebooks of a learning platform's DOWNLOAD, a folder or a .zip, into the folder `submitted`.
 

@@ -26,8 +26,7 @@ from labkit.cluster.adapter import files, launchers
 from labkit.cluster.engine_lock import EngineLock
 from labkit.cluster.errors import ClusterError
 from labkit.cluster.places.files import cluster_files
-from labkit.cluster.places.place import Engines as EnginesAtPlace
-from labkit.cluster.places.place import place
+from labkit.cluster.places.place import Engines, place
 from mpiwatch.processes import alive, remove
 
 DEFAULT_PROFILE = "mpi"
@@ -40,7 +39,7 @@ OWN = f"{OF_A_NOTEBOOK}{socket.gethostname()}-{os.getpid()}"
 
 
 @dataclass(frozen=True)
-class Engines:
+class KernelsEngines:
     """The engines that a kernel has: those of its own cluster, or of a person's, whose lock it holds."""
 
     cluster: ipp.Cluster
@@ -75,7 +74,7 @@ class Obtained(NamedTuple):
     were_here: bool = False
 
 
-kernels_engines: Engines | None = None
+kernels_engines: KernelsEngines | None = None
 
 
 def obtain(n: int, profile: str, hosts: str | None) -> Obtained:
@@ -97,7 +96,7 @@ def obtain(n: int, profile: str, hosts: str | None) -> Obtained:
         reason = cluster.why_not(lock)
         if not reason:
             leave()
-            kernels_engines = Engines(launchers.attach(cluster.file), n, profile, lock)
+            kernels_engines = KernelsEngines(launchers.attach(cluster.file), n, profile, lock)
             return Obtained(kernels_engines.cluster, f"connected to {cluster}")
         reasons.append(reason)
     leave()
@@ -110,7 +109,7 @@ def start_own(n: int, profile: str, ipython_profile: str, hosts: str | None, rea
     environment = place(profile).before_start(n, hosts)
     cluster = launchers.new_cluster(n, OWN, ipython_profile)
     launchers.environment_of_engines(cluster).update(environment)
-    kernels_engines = Engines(cluster, n, profile, None)
+    kernels_engines = KernelsEngines(cluster, n, profile, None)
     cluster.start_cluster_sync()
     atexit.register(leave)  # it runs before ipyparallel's own function, which reports what it does
     because = f", because {' and '.join(reasons)}" if reasons else ""
@@ -165,7 +164,7 @@ def are_on(cluster_file: Path, machines: Sequence[str]) -> bool:
     return not machines or engines_of(cluster_file).machines() in ([], machines)
 
 
-def engines_of(cluster_file: Path) -> EnginesAtPlace:
+def engines_of(cluster_file: Path) -> Engines:
     """Return what the place of a cluster's engines knows of them."""
     profile_dir, cluster_id = str(cluster_file.parents[1]), files.cluster_id_of(str(cluster_file))
     file = Path(cluster_files(profile_dir, cluster_id)["place"])

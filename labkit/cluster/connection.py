@@ -118,7 +118,7 @@ def refuse_unknown(arguments: Mapping[str, object]) -> None:
         raise ClusterError(f"connect() has no argument `{name}`; `help(connect)` lists those that it has.")
 
 
-def give_up(before: clusters.Engines | None) -> None:
+def give_up(before: clusters.KernelsEngines | None) -> None:
     """Leave the engines of a connect() that has failed; `before` are those that the kernel had before it."""
     engines = clusters.kernels_engines
     if engines is not None:
@@ -152,7 +152,8 @@ class Attempt:
     """One call of connect(): a cluster of n ranks, its client, and a deadline."""
 
     def __init__(self, n: int, profile: str, hosts: str | None, *, timeout_s: float) -> None:
-        self.n, self.timeout_s = n, timeout_s
+        self.n = n
+        self.timeout_s = timeout_s
         self.deadline = time.monotonic() + timeout_s
         self.engines = obtain(n, profile, hosts)
         self.cluster = self.engines.cluster

@@ -29,7 +29,8 @@ class LimitedOutput:
     """Bounds what a stream of an engine shows of a cell, and says how much it has left out."""
 
     def __init__(self, stream: Any) -> None:
-        self.stream, self.plain_write = stream, stream.write
+        self.stream = stream
+        self.plain_write = stream.write
         self.begin_cell()
         stream.write = self.write
 

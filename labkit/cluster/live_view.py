@@ -61,7 +61,9 @@ class LiveView:
     STEPS = "observe", "bundle", "publish"
 
     def __init__(self, ranks: Ranks, result: ipp.AsyncResult, after_s: float) -> None:
-        self.ranks, self.result, self.after_s = ranks, result, after_s
+        self.ranks = ranks
+        self.result = result
+        self.after_s = after_s
         self.display_id = uuid4().hex
         self.began = self.next_update = monotonic()
         self.is_shown = False
@@ -127,8 +129,8 @@ class LiveView:
             for state in report.ranks if report is not None else ():
                 if not seen.get(state.rank, "not in this cell"):
                     seen[state.rank] = activity(state)
-        for rank, what in seen.items():
-            self.doing[rank] = what or self.doing.get(rank, "running")
+        for rank, text in seen.items():
+            self.doing[rank] = text or self.doing.get(rank, "running")
 
     def bundle(self, now: float) -> dict[str, str]:
         """Return the view as HTML, in the colours of the page around it, and as text."""

@@ -88,8 +88,8 @@ class Reloader:
             superreload(module, load_again, self.old_objects)
         except Exception as error:
             file = os.path.basename(file)
-            what = f"{type(error).__name__}: {error}"
-            print(f"{file} has changed and cannot be loaded: {what}. Its earlier version stays in use.")
+            reason = f"{type(error).__name__}: {error}"
+            print(f"{file} has changed and cannot be loaded: {reason}. Its earlier version stays in use.")
 
 
 of_kernel: Reloader | None = None
@@ -105,7 +105,7 @@ def register(shell: Any) -> None:
 
 
 def stamp_of(module: ModuleType) -> Stamp:
-    """Return the state of a module's file; UNKNOWN if the file is gone, as while an editor saves it."""
+    """Return the state of a module's file; NO_STAMP if the file is gone, as while an editor saves it."""
     try:
         status = os.stat(module.__file__ or "")
     except OSError:

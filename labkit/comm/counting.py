@@ -54,7 +54,8 @@ class Counts:
     """What this rank has sent through a communicator and all communicators made from it."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        self.size, self.group = comm.size, comm.Get_group()
+        self.size = comm.size
+        self.group = comm.Get_group()
         self._names = threading.local()  # a helper thread may send for a schedule at the same time
         self.calls: Counter[str] = Counter()
         self.sent: dict[str, np.ndarray] = {}  # (2, p): messages and bytes to each rank

@@ -50,7 +50,8 @@ class SharedSet:
         shape: tuple[int, ...] | None = None,
         samples: int | None = None,
     ) -> None:
-        self._comm, self.name = comm, name
+        self._comm = comm
+        self.name = name
         if name in data.SOURCES:
             fetch(comm, name)
 

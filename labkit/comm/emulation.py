@@ -183,7 +183,10 @@ class EmulatedRequest(MPI.Request):
     def __init__(
         self, request: MPI.Request, ports: Ports, source: int = -1, tag: int = -1, due: float = math.inf
     ) -> None:
-        self.ports, self.source, self.tag, self.due = ports, source, tag, due
+        self.ports = ports
+        self.source = source
+        self.tag = tag
+        self.due = due
         creation = getattr(request, "made", None)
         if creation:  # a hang report names the line outside this package
             frame = caller()
@@ -220,7 +223,8 @@ class EmulatedRequest(MPI.Request):
         if status.Is_cancelled():
             self.due = -math.inf  # neither a message nor its timestamp will arrive
             return False
-        self.source, self.tag = status.Get_source(), status.Get_tag()
+        self.source = status.Get_source()
+        self.tag = status.Get_tag()
         return True
 
     def Cancel(self) -> None:
@@ -245,7 +249,8 @@ class Ports:
     """The two ports of a rank, one to send and one to receive. Making them is collective."""
 
     def __init__(self, comm: EmulatedComm, links: Sequence[Link]) -> None:
-        self.rank, self.links = comm.rank, links
+        self.rank = comm.rank
+        self.links = links
         self.timestamps = MPI.Intracomm(comm).Dup()  # a plain one, which does not count timestamps
         self._offset = offset(self.timestamps)
         self._sending_timestamps: list[tuple[MPI.Request, np.ndarray]] = []

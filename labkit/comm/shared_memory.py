@@ -100,7 +100,8 @@ class _Node:
     """The node of this rank for one communicator: the ranks that share memory, their segments, their work."""
 
     def __init__(self, comm: MPI.Intracomm, node: MPI.Intracomm) -> None:
-        self.comm, self.rank = node, node.rank
+        self.comm = node
+        self.rank = node.rank
         # Every node cuts a gradient into the same number of chunks, so that the rings between nodes close.
         workers = comm.allreduce(node.size, MPI.MIN)
         several = comm.allreduce(int(node.rank == 0)) > 1

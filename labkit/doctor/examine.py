@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from labkit import limits
-from labkit.doctor.trials import Finding, Outcome, fault, finish, note, ok, start, start_probe
+from labkit.doctor.trials import Finding, TrialOutcome, fault, finish, note, ok, start, start_probe
 from labkit.text import counted
 from labkit.units import MIB
 from mpiwatch import launch, processes
@@ -201,7 +201,7 @@ def user_limits(n: int) -> Finding:
     return ok(f"enough open files, processes and threads for {n} ranks")
 
 
-def host_name(outcome: Outcome) -> Finding:
+def host_name(outcome: TrialOutcome) -> Finding:
     """Check that this machine's name resolves to an address, from the outcome of the probe `host`."""
     name = os.uname().nodename
     if outcome.records:
@@ -263,7 +263,7 @@ def match(path: str | None, environment: Mapping[str, str]) -> str:
     return unset(environment) or install()
 
 
-def mpi_library(outcome: Outcome, environment: Mapping[str, str]) -> Finding:
+def mpi_library(outcome: TrialOutcome, environment: Mapping[str, str]) -> Finding:
     """Check that mpi4py loads an MPI library, in a supported version, from the outcome of its probe."""
     if not outcome.records:
         missing = "No module named 'mpi4py'" in outcome.output
@@ -335,7 +335,9 @@ def mpiexec_on_path(path: str | None, version: str, loaded: str, environment: Ma
     return ok(f"{path}, of {vendor}" if vendor else path)
 
 
-def world(outcome: Outcome, n: int, path: str, environment: Mapping[str, str], *, typed: bool) -> Finding:
+def world(
+    outcome: TrialOutcome, n: int, path: str, environment: Mapping[str, str], *, typed: bool
+) -> Finding:
     """Check that n ranks form one world, started as the lab starts its engines or as a user types it."""
     worlds = sorted((record["rank"], record["size"], record["sum"]) for record in outcome.records)
     command = f"`mpiexec -n {n}`" if typed else f"{path} with the lab's settings"

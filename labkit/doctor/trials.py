@@ -43,7 +43,7 @@ ok, note, fault = (partial(Finding, status) for status in ("ok", "note", "fault"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """How a trial ended: its exit status, None if it reached the deadline, and all of its output."""
 
     status: int | None
@@ -76,14 +76,14 @@ def start_probe(name: str, environment: Mapping[str, str], *launcher: str) -> su
     return start([*launcher, sys.executable, "-P", "-m", "labkit.doctor.trials", name], environment)
 
 
-def finish(trial: subprocess.Popen[str]) -> Outcome:
+def finish(trial: subprocess.Popen[str]) -> TrialOutcome:
     """Wait until the command has ended, and end it at the deadline."""
     try:
         output, _ = trial.communicate(timeout=DEADLINE_S)
     except subprocess.TimeoutExpired:
         end(trial)
-        return Outcome(None, trial.communicate()[0])
-    return Outcome(trial.returncode, output)
+        return TrialOutcome(None, trial.communicate()[0])
+    return TrialOutcome(trial.returncode, output)
 
 
 def world() -> dict[str, Any]:

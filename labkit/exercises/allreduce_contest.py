@@ -49,7 +49,7 @@ PRELUDE = (
 )
 
 
-class Result(NamedTuple):
+class ContestResult(NamedTuple):
     """What an entry has reached: its score and its timeline, by network.
 
     An entry that cannot take part has none; `reason` says why.
@@ -76,7 +76,7 @@ def networks(p: int = RANKS) -> dict[str, Network]:
     }
 
 
-def contest(entry: Callable[[int], Iterable[Round]], p: int = RANKS) -> Result | None:
+def contest(entry: Callable[[int], Iterable[Round]], p: int = RANKS) -> ContestResult | None:
     """Simulate an entry beside the ring and halving-doubling on p ranks, and print their scores.
 
     Return the entry's result; None, after printing why, if its schedule is no all-reduce.
@@ -142,7 +142,7 @@ def verified(
     return schedule
 
 
-def simulate_all(schedules: Sequence[tuple[str, Schedule]], p: int) -> list[Result]:
+def simulate_all(schedules: Sequence[tuple[str, Schedule]], p: int) -> list[ContestResult]:
     """Simulate all schedules of p ranks on all networks; return their results."""
     results = []
     for name, schedule in schedules:
@@ -151,7 +151,7 @@ def simulate_all(schedules: Sequence[tuple[str, Schedule]], p: int) -> list[Resu
             simulation = simulate(schedule, NBYTES, network, timeline=True)
             scores[key] = lower_bound(network, NBYTES) / simulation.seconds
             timelines[key] = simulation.timeline
-        results.append(Result(name, "", scores, timelines))
+        results.append(ContestResult(name, "", scores, timelines))
     return results
 
 
@@ -185,7 +185,7 @@ def schedule_of_file(file: Path, p: int) -> Schedule:
         raise ScheduleError(f"not judged: {error or type(error).__name__}") from None
 
 
-def judge_folder(folder: Path, p: int, report: Callable[[str], None]) -> list[Result]:
+def judge_folder(folder: Path, p: int, report: Callable[[str], None]) -> list[ContestResult]:
     """Judge all entries (*.py) in a folder and simulate them; return the results, the best first."""
     schedules, results = [], []
     for file in sorted(folder.glob("*.py")):
@@ -193,12 +193,12 @@ def judge_folder(folder: Path, p: int, report: Callable[[str], None]) -> list[Re
         try:
             schedules.append((file.stem, schedule_of_file(file, p)))
         except ScheduleError as error:
-            results.append(Result(file.stem, str(error)))
+            results.append(ContestResult(file.stem, str(error)))
     schedules += compared(p)
     return sorted(simulate_all(schedules, p), key=lambda result: -result.score) + results
 
 
-def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
+def rows(results: Sequence[ContestResult]) -> list[dict[str, Any]]:
     """Return a row for each result: place, scores to two decimals, and why there is none.
 
     Entries with the same mean score share a place; the schedules for comparison have none.
@@ -215,7 +215,7 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
     return result_rows
 
 
-def table(results: Sequence[Result]) -> str:
+def table(results: Sequence[ContestResult]) -> str:
     """Return the rows as text in aligned columns."""
     width = max(len(result.entry) for result in results)
     names = ["score", *networks()]

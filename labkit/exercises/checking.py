@@ -45,7 +45,7 @@ NO_NAME = "This is none of the notebook's exercises: give `check` the function t
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Answer(NamedTuple):
+class CheckAnswer(NamedTuple):
     """What `check` says, and whether the notebook uses the student's function from here on."""
 
     text: str
@@ -67,7 +67,8 @@ class Display:
         self.in_notebook = kernel is not None and not is_compared
         self.in_kernel = self.in_notebook and not is_own_object(kernel)
         self.publish: Any = ipython.display.publish_display_data if self.in_notebook else None
-        self.id, self.began = uuid4().hex, False
+        self.id = uuid4().hex
+        self.began = False
 
     def show(self, text: str, html: str = "", end: str = "\n") -> None:
         r"""Show a text, in a notebook as HTML if there is any, in place of a text that ended with \r."""
@@ -90,18 +91,18 @@ def check(function: Function) -> Function:
     """
     name, display = name_of(function), Display()
 
-    def make() -> Answer:
+    def make() -> CheckAnswer:
         if not callable(function):
-            return Answer(NOT_A_FUNCTION, True)
+            return CheckAnswer(NOT_A_FUNCTION, True)
         try:
             exercise = catalogue.find(name)
         except catalogue.UnknownExercise as error:
-            return Answer(f"{error}." if name.isidentifier() else NO_NAME, True)
+            return CheckAnswer(f"{error}." if name.isidentifier() else NO_NAME, True)
         except Exception as error:
-            return Answer(f"{name}: NOT CHECKED, because the check itself failed: {error}.", True)
+            return CheckAnswer(f"{name}: NOT CHECKED, because the check itself failed: {error}.", True)
         plain: Any = inspect.unwrap(function)
         if not isinstance(plain, FunctionType):
-            return Answer(f"{name}: write it with def: it is {kind(plain)}, and no function.", False)
+            return CheckAnswer(f"{name}: write it with def: it is {kind(plain)}, and no function.", False)
         return _answer(plain, exercise, display)
 
     try:
@@ -265,25 +266,25 @@ def is_reference(function: Callable[..., Any], exercise: Exercise) -> bool:
     return function is exercise.reference or function.__code__.co_filename == f"{REFERENCE}{exercise.name}>"
 
 
-def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) -> Answer:
+def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) -> CheckAnswer:
     name = exercise.name
     if is_reference(function, exercise):
         text = f"{name}: this is the reference. Run the cell with your own code again, then this one."
         magic = " Both must begin with %%px." if _world() else ""  # else it has not reached the ranks
-        return Answer(f"{text}{magic}", False)
+        return CheckAnswer(f"{text}{magic}", False)
     try:
         text = cell_text(function)
     except (OSError, TypeError) as error:
-        return Answer(_not_checked(name, f"the text of your cell is not known ({error})"), False)
+        return CheckAnswer(_not_checked(name, f"the text of your cell is not known ({error})"), False)
     missing = _missing(text, name)
     if missing:
-        return Answer(f"{name}: {missing}", False)
+        return CheckAnswer(f"{name}: {missing}", False)
     called = helpers(function, exercise, text)
     if display.in_notebook:
         display.show(f"checking {name} …", end="\r")
     verdict = judge_text(exercise, "\n\n".join([text, *called.values()]))
     if verdict.check_failed:
-        return Answer(_not_checked(name, verdict.finding), False)
+        return CheckAnswer(_not_checked(name, verdict.finding), False)
     # The program that `collect` writes has the functions of other exercises at places of their own.
     texts_to_keep = [
         text,
@@ -300,7 +301,7 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
         both = f"<div style='display: flex; flex-wrap: wrap; gap: 0 2em'>{''.join(sides)}</div>"
         shown = f"`{name}`: {cases}. {points}.{below}", _closed("Compare with the reference", both)
         text = f"{name}: correct ({cases}). {points}.{below}"
-        return Answer(text, True, _card(GREEN, "✓ correct", *shown))
+        return CheckAnswer(text, True, _card(GREEN, "✓ correct", *shown))
     finding = f"{verdict.finding}{'' if verdict.finding.endswith('?') else '.'}"
     parameters = list(inspect.signature(function).parameters)
     right_parameters = list(inspect.signature(exercise.reference).parameters)
@@ -318,7 +319,7 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
     html = _card(RED, "✗ not correct yet", f"`{name}`: {finding}", below + hints)
     printed = f"\nIt printed:\n{printed}" if printed else ""
     text = f"{name}: not correct yet: {finding} For a hint: {magic}hint({name}){printed}"
-    return Answer(text, False, html)
+    return CheckAnswer(text, False, html)
 
 
 def _points(exercise: Exercise) -> str:
@@ -393,7 +394,7 @@ def _world() -> Any:
     return world if world.size > 1 else None
 
 
-def _on_rank_0(display: Display, make: Callable[[], Answer]) -> bool:
+def _on_rank_0(display: Display, make: Callable[[], CheckAnswer]) -> bool:
     """Make the answer on rank 0 and show it there; return its `use_own` on every rank."""
     world, use_own = _world(), bytearray(1)
     try:
@@ -401,7 +402,7 @@ def _on_rank_0(display: Display, make: Callable[[], Answer]) -> bool:
             try:
                 answer = make()
             except Exception as error:
-                answer = Answer(_not_checked("check", f"{type(error).__name__}: {error}"), False)
+                answer = CheckAnswer(_not_checked("check", f"{type(error).__name__}: {error}"), False)
             display.show(wrapped(answer.text, PRINTED_COLUMNS), answer.html)
             use_own[0] = answer.use_own
     finally:  # also if rank 0 is interrupted: the others wait for it, or will be in the next check

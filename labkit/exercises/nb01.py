@@ -285,11 +285,11 @@ def mlp_gradient(params, x, labels):
 
 
 def _mlp_cases() -> Iterator[Case]:
-    for n, zero, what in (1, 0, ""), (6, 0, ""), (3, 9, ", nine hidden units at 0"):
+    for n, zero, suffix in (1, 0, ""), (6, 0, ""), (3, 9, ", nine hidden units at 0"):
         params, x = normal(n, nn_flat.size(SHAPES), (n, 64))
         params *= 0.3
         params[: 65 * 64].reshape(65, 64)[:, :zero] = 0  # in W1 and b1
-        yield from both_dtypes(f"N = {n}{what}", (params, x, np.arange(n) * 7 % 10))
+        yield from both_dtypes(f"N = {n}{suffix}", (params, x, np.arange(n) * 7 % 10))
 
 
 def _mlp(case: Case) -> Sequence[Any]:

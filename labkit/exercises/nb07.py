@@ -303,26 +303,26 @@ def faults_of_pass(
 def faults_of_starts(
     started: Sequence[tuple[int, int, int]], plan: Sequence[tuple[int, int]], starts: Sequence[int]
 ) -> Iterator[str]:
-    left = [tuple(bucket) for bucket in plan]
+    to_come = [tuple(bucket) for bucket in plan]
     for number, (at, first, size) in enumerate(started):
         bucket = first, first + size
-        if bucket in left:
-            left.remove(bucket)
+        if bucket in to_come:
+            to_come.remove(bucket)
         else:
-            wanted = f"expected bucket {left[0]}" if left else "expected no more buckets"
+            expected = f"expected bucket {to_come[0]}" if to_come else "expected no more buckets"
             is_inside = 0 <= first < plan[0][1]
-            what = f"grads[{first}:{first + size}]" if is_inside else "an array that is not `grads`"
-            yield f"average number {number + 1} is of {what}; {wanted}"
+            averaged = f"grads[{first}:{first + size}]" if is_inside else "an array that is not `grads`"
+            yield f"average number {number + 1} is of {averaged}; {expected}"
         complete = max(start for start in starts if start <= first)
         if at is None or at > first:
             yield f"bucket {bucket} was started before it was complete: compare `start` with its start"
         if at < complete:
             when = "after the backward pass" if at == -1 else f"only at finished({at})"
             yield f"bucket {bucket} was started {when}; it is complete at finished({complete})"
-    if left and started and started[-1][0] == 0:
+    if to_come and started and started[-1][0] == 0:
         yield "one call of `finished` can complete several buckets: start all of them, with `while`"
-    if left:
-        yield f"{len(left)} of {len(plan)} buckets were never averaged"
+    if to_come:
+        yield f"{len(to_come)} of {len(plan)} buckets were never averaged"
 
 
 def faults_of_mean(got: Any, total: np.ndarray, p: int, name: str) -> Iterator[str]:

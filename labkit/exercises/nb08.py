@@ -44,7 +44,7 @@ def weights_cases() -> Iterator[Case]:
     in_float64 = start.astype(float)
     last_bit = in_float64.copy()
     last_bit.view(np.uint64)[7] ^= 1
-    for what, *weights in (
+    for label, *weights in (
         ("equal weights", start),
         ("equal weights", start, start),
         ("all values different on rank 0", start + 1, start),
@@ -58,7 +58,7 @@ def weights_cases() -> Iterator[Case]:
         ("two pairs of equal weights", start, one_bit, start, one_bit),
         ("equal weights", start, start, start, start),
     ):
-        yield Case(f"{counted(len(weights), 'rank')}, {what}", tuple((weight,) for weight in weights))
+        yield Case(f"{counted(len(weights), 'rank')}, {label}", tuple((weight,) for weight in weights))
 
 
 def equal_bytes(case: Case) -> Sequence[bool]:

@@ -206,7 +206,7 @@ def shows(probe: str, rows: Rows, healthy: Rows) -> bool:
 # The score.
 
 
-class Measurement(NamedTuple):
+class ProbeResult(NamedTuple):
     """A probe that has measured, and its rows."""
 
     probe: str
@@ -224,7 +224,7 @@ class Diagnosis(NamedTuple):
     because: str = ""
 
 
-class Score(NamedTuple):
+class DiagnosisScore(NamedTuple):
     """Points for each part of a diagnosis, and what is said of those that are missing."""
 
     points: Mapping[str, float]
@@ -259,8 +259,8 @@ def useless(measured: Sequence[str], truth: str, possible: Iterable[str]) -> int
 
 
 def judged(
-    truth: Setting, possible: Sequence[str], measured: Sequence[Measurement], filed: Diagnosis
-) -> Score:
+    truth: Setting, possible: Sequence[str], measured: Sequence[ProbeResult], filed: Diagnosis
+) -> DiagnosisScore:
     """Return the score of a diagnosis.
 
     Rank, numbers and measurements count only with the right cause. Of the numbers' points, one is for a probe
@@ -269,7 +269,7 @@ def judged(
     """
     points = dict.fromkeys(POINTS, 0)
     if filed.cause != truth.cause:
-        return Score(points, ("The cause is another one.",))
+        return DiagnosisScore(points, ("The cause is another one.",))
     lines = list[str]()
     points["cause"] = POINTS["cause"]
     points["rank"] = POINTS["rank"] * (filed.rank == truth.rank)
@@ -295,7 +295,7 @@ def judged(
     points["measurements"] = POINTS["measurements"] * (bool(measured) and spare <= 1)
     if spare > 1:
         lines.append(f"{spare} measurements could not separate the causes that were left.")
-    return Score(points, tuple(lines))
+    return DiagnosisScore(points, tuple(lines))
 
 
 def _holds(rows: Rows, number: Any) -> bool:
@@ -315,16 +315,17 @@ class Incident:
     def __init__(
         self, seed: int | None, known: tuple[str, int], p: int, on_ranks: Callable[[str, str], Any]
     ) -> None:
-        self.seed, self.p = seed, p
+        self.seed = seed
+        self.p = p
         self.known, self._rank = known
-        self.measured: list[Measurement] = []
+        self.measured: list[ProbeResult] = []
         self.tries: list[Diagnosis] = []
         self._on_ranks = on_ranks
         self._start()
         if seed is not None:
             entry = record.load().get(self._entry, {})
             if entry.get("ranks") == p:
-                self.measured = [Measurement(*fields) for fields in entry["measured"]]
+                self.measured = [ProbeResult(*fields) for fields in entry["measured"]]
                 self.tries = [Diagnosis(*fields) for fields in entry["tries"]]
                 print("This incident continues: what was measured and filed counts.")
 
@@ -394,7 +395,7 @@ class Incident:
             return
         print(f"{heading}\n{table_of(probe, rows)}")
         if not self._is_closed:
-            self.measured.append(Measurement(probe, rows))
+            self.measured.append(ProbeResult(probe, rows))
             self._keep()
         if self.seed is None:
             _practised[self.known, probe] = rows
@@ -560,7 +561,7 @@ def hand_in(entry: Mapping[str, Any], seed: int) -> dict[str, Any]:
     if not entry.get("tries"):
         return {"points": dict.fromkeys(POINTS, 0), "note": f"no diagnosis of seed {seed}"}
     p = min(int(entry["ranks"]), 1024)
-    measured = [Measurement(*fields) for fields in entry["measured"]]
+    measured = [ProbeResult(*fields) for fields in entry["measured"]]
     truth, possible = _drawn(seed, p), ticket(seed).causes
     tries = [Diagnosis(*fields) for fields in entry["tries"][:2]]
     first, last = (judged(truth, possible, measured, filed) for filed in (tries[0], tries[-1]))
@@ -576,7 +577,7 @@ def hand_in(entry: Mapping[str, Any], seed: int) -> dict[str, Any]:
     return {"seed": seed, "ranks": p, "points": points, "because": words, "note": "; ".join(notes)}
 
 
-def _contradicts(measurement: Measurement, cause: str) -> bool:
+def _contradicts(measurement: ProbeResult, cause: str) -> bool:
     """Tell whether a job with this cause cannot measure that. Whether `parts` fits needs a healthy job."""
     if measurement.probe == "parts":
         return bool((_compute_ratio(measurement.rows) > LIMIT) != (cause == "slow rank"))

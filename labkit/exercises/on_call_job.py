@@ -42,8 +42,11 @@ class TrainingJob:
     def __init__(
         self, comm: MPI.Intracomm, comm_on_links: Any, seed: int, ingredients: Mapping[str, Ingredient]
     ) -> None:
-        self.world, self.comm = comm, comm_on_links
-        self.rank, self.size, self.seed = comm.rank, comm.size, seed
+        self.world = comm
+        self.comm = comm_on_links
+        self.rank = comm.rank
+        self.size = comm.size
+        self.seed = seed
         digits = data.load("digits")
         self._images = np.hstack([digits.x_train.reshape(-1, PIXELS), np.ones((len(digits.y_train), 1))])
         self._labels = digits.y_train
@@ -77,9 +80,11 @@ class TrainingJob:
 
     def restart(self) -> None:
         """Begin again at the first step."""
-        self.number, self.loss = 0, float("nan")
+        self.number = 0
+        self.loss = float("nan")
         self.params = np.random.default_rng([self.seed, *b"start"]).normal(0, 0.1, (PIXELS + 1) * CLASSES)
-        self.grads, self.used = np.zeros_like(self.params), np.zeros_like(self.params)
+        self.grads = np.zeros_like(self.params)
+        self.used = np.zeros_like(self.params)
         total = sum(self._ingredients["batches"](self))
         self.batches = [int(batch) for batch in self._do("batches")]
         if len(self.batches) != self.size or sum(self.batches) != total or min(self.batches) < 0:

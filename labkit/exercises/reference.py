@@ -26,5 +26,6 @@ def reference_function(exercise: Exercise, names: dict[str, Any] | None = None) 
     for name, value in namespace.items():
         names.setdefault(name, value)
     reference = FunctionType(function.__code__, names, exercise.name, function.__defaults__)
-    reference.__doc__, reference.__kwdefaults__ = function.__doc__, function.__kwdefaults__
+    reference.__doc__ = function.__doc__
+    reference.__kwdefaults__ = function.__kwdefaults__
     return reference

@@ -23,7 +23,7 @@ BUSIEST = re.compile(r"^the busiest rank: (\d+) bytes$", re.MULTILINE)  # labkit
 STEP = re.compile(r"^a step takes (\S+) ms$", re.MULTILINE)
 
 
-class Result(NamedTuple):
+class WeeksRun(NamedTuple):
     """What a run of the program has printed."""
 
     ranks: int
@@ -33,7 +33,7 @@ class Result(NamedTuple):
     nbytes: int | None = None  # that the busiest rank sends and receives in an epoch, in messages that count
 
 
-def run_program(target: Path, ranks: int, average: str = "") -> tuple[str, list[Result]]:
+def run_program(target: Path, ranks: int, average: str = "") -> tuple[str, list[WeeksRun]]:
     """Run the program; return what it does, beside the run before, and all results on as many ranks.
 
     `average` is an average of the student's own: with it, the bytes of one more epoch are counted.
@@ -50,7 +50,7 @@ def run_program(target: Path, ranks: int, average: str = "") -> tuple[str, list[
             counted_bytes = int(match[1]) if match else None
     except ChildError as error:
         return f"It did not run to its end: {error}.", []
-    result = Result(ranks, float(accuracy[1]), float(step[1]), average, counted_bytes)
+    result = WeeksRun(ranks, float(accuracy[1]), float(step[1]), average, counted_bytes)
     file = target.with_suffix(".json")
     earlier = _earlier(file)
     _keep(file, [*earlier, result])
@@ -65,7 +65,7 @@ def _output(ranks: int, *words: str) -> str:
     return run_child(command, deadline_s=DEADLINE_S, environment=environment).stdout
 
 
-def _sentences(result: Result, same: list[Result]) -> list[str]:
+def _sentences(result: WeeksRun, same: list[WeeksRun]) -> list[str]:
     """Return what a run has shown, beside the one before on as many ranks."""
     text = f"On {counted(result.ranks, 'rank')}: test accuracy {result.accuracy:.2f} %, "
     text += f"a step takes {result.step_ms:.2f} ms"
@@ -85,7 +85,7 @@ def _kilobytes(nbytes: int) -> str:
     return f"{nbytes / 1e3:,.1f} kB"
 
 
-def figure(results: list[Result]) -> Any:
+def figure(results: list[WeeksRun]) -> Any:
     """Return a figure of the weeks: the time of a step, the accuracy, and the busiest rank's bytes, by run.
 
     The titles hold the first and the last number, for those who do not see the curves.
@@ -111,7 +111,7 @@ def figure(results: list[Result]) -> Any:
     return drawn
 
 
-def _earlier(file: Path) -> list[Result]:
+def _earlier(file: Path) -> list[WeeksRun]:
     """Return the results of earlier runs, the newest last; none without such a file, or if it is damaged."""
     try:
         rows = json.loads(read_input(file))
@@ -120,14 +120,14 @@ def _earlier(file: Path) -> list[Result]:
         return []
 
 
-def _result(row: dict[str, Any]) -> Result:
+def _result(row: dict[str, Any]) -> WeeksRun:
     nbytes = row.get("nbytes")  # missing in files of older versions
     known = None if nbytes is None else int(nbytes)
     average = str(row.get("average", ""))
-    return Result(int(row["ranks"]), float(row["accuracy"]), float(row["step_ms"]), average, known)
+    return WeeksRun(int(row["ranks"]), float(row["accuracy"]), float(row["step_ms"]), average, known)
 
 
-def _keep(file: Path, results: list[Result]) -> None:
+def _keep(file: Path, results: list[WeeksRun]) -> None:
     rows = [result._asdict() for result in results]
     with atomic_write(file) as opened:
         opened.write(json.dumps(rows, indent=1).encode() + b"\n")

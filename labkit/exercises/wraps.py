@@ -173,9 +173,12 @@ def _noting_class() -> Any:
         """A request that notes when it is tested and waited for, and which array MPI reads or writes."""
 
         def note(self, array: np.ndarray) -> None:
-            self.layer, self.tested, self.waits = notes.at, set[int | None](), False
+            self.layer = notes.at
+            self.tested = set[int | None]()
+            self.waits = False
             self.tests, self.tests_in = 0, notes.at  # how often, and in which layer
-            self.place, self.size = (array.ctypes.data - notes.base) // array.itemsize, array.size
+            self.place = (array.ctypes.data - notes.base) // array.itemsize
+            self.size = array.size
             self.array = weakref.ref(_root(array), self.is_freed)
             self.span = array.ctypes.data, array.ctypes.data + array.nbytes
             for other in notes.requests:
@@ -279,7 +282,9 @@ class Backward:
     """A backward pass that fills a gradient layer by layer, from its end."""
 
     def __init__(self, grads: np.ndarray, values: np.ndarray, starts: Sequence[int]) -> None:
-        self.grads, self.values, self.starts = grads, values, starts
+        self.grads = grads
+        self.values = values
+        self.starts = starts
 
     def __call__(self, finished: Callable[[int], object]) -> None:
         notes.base, stop = self.grads.ctypes.data, len(self.grads)
@@ -393,8 +398,11 @@ class JobOnTrial:
     """
 
     def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size, self.batch = rank, size, 20 + 7 * rank
-        self.number, self.now_s = 2, 50.0
+        self.rank = rank
+        self.size = size
+        self.batch = 20 + 7 * rank
+        self.number = 2
+        self.now_s = 50.0
         self.params, self.grads, self.used = np.full((3, 5), 7.0) + np.arange(5.0)
 
     def clock(self) -> float:
@@ -403,7 +411,8 @@ class JobOnTrial:
     def restart(self) -> None:
         self.number = 0
         self.params = np.arange(5.0) + (self.rank == 2)
-        self.grads, self.used = np.zeros(5), np.zeros(5)
+        self.grads = np.zeros(5)
+        self.used = np.zeros(5)
 
     def times_s(self, number: int, samples: int) -> np.ndarray:
         """Return how long the parts of a step take, in s. Shape: (4,)."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from labkit.hosts import links
 from labkit.hosts.namespaces import FOLDER, TOKEN
-from labkit.hosts.state import Host, HostsError, State, folder, load, sweep
+from labkit.hosts.state import Host, HostsError, HostsState, folder, load, sweep
 from mpiwatch import launch
 from mpiwatch.processes import start_time
 
@@ -65,7 +65,7 @@ def up(
             raise HostsError(f"{len(before.hosts)} hosts are up already; `labkit hosts down` removes them.")
         sweep(before)
     shutil.rmtree(folder(), ignore_errors=True)
-    state = State(secrets.token_hex(8), os.getpid(), start_time(os.getpid()))
+    state = HostsState(secrets.token_hex(8), os.getpid(), start_time(os.getpid()))
     folder().mkdir(mode=0o700, parents=True)
     state.save()
     try:
@@ -139,7 +139,7 @@ def start_holder(token: str, owner: int, bandwidths: list[int]) -> None:
     own_holder = holder
 
 
-def running(n: int = 1) -> State:
+def running(n: int = 1) -> HostsState:
     """Return the hosts that are up; raise HostsError if there are none, or fewer than n."""
     state = load()
     if state is None or not state.hosts or not state.alive():

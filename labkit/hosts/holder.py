@@ -22,7 +22,7 @@ from labkit.guard import Guard
 from labkit.hosts import links, state
 from labkit.hosts import namespaces as kernel
 from labkit.hosts.namespaces import call, leave, mount
-from labkit.hosts.state import Host, State, folder
+from labkit.hosts.state import Host, HostsState, folder
 from mpiwatch.processes import PR_SET_PDEATHSIG, die_with_parent, start_time
 
 OWNER_POLL_S = 0.5
@@ -120,12 +120,12 @@ def has_ended(owner: int, started: str) -> bool:
     return start_time(owner) != started
 
 
-def sweep(held: State) -> None:
+def sweep(held: HostsState) -> None:
     """End every process on the hosts, and remove their folder."""
     state.sweep(held)
 
 
-def end_with(owner: int, started: str, held: State) -> None:
+def end_with(owner: int, started: str, held: HostsState) -> None:
     """Wait until the owner has ended, then end the hosts and every process on them."""
     guard = Guard("the holder of the hosts")
     while not guard.do("has_ended", has_ended, owner, started):
@@ -139,7 +139,7 @@ def main(owner: int, bandwidths: list[int]) -> None:
     started = start_time(owner) if owner else ""
     token = os.environ[kernel.TOKEN]
     try:
-        held = State(token, os.getpid(), start_time(os.getpid()), build(bandwidths))
+        held = HostsState(token, os.getpid(), start_time(os.getpid()), build(bandwidths))
         held.save()
     except OSError as error:
         print(error, flush=True)

@@ -37,7 +37,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class State:
+class HostsState:
     """All hosts, and the process that holds them: when it ends, they are gone."""
 
     token: str
@@ -61,7 +61,7 @@ def folder() -> Path:
     return Path(os.environ.get(FOLDER) or f"/tmp/allreducelab-hosts-{os.getuid()}")
 
 
-def load() -> State | None:
+def load() -> HostsState | None:
     """Return what the file says, whether the hosts are alive or not; None if there is no folder.
 
     Raise HostsError if the folder is not one of hosts: nothing in it may be removed.
@@ -74,14 +74,14 @@ def load() -> State | None:
         if {path.name for path in folder().iterdir()} <= {"state.new"}:  # `up` was killed
             return None
         state = json.loads((folder() / "state.json").read_text())
-        return State(**{**state, "hosts": tuple(Host(**host) for host in state["hosts"])})
+        return HostsState(**{**state, "hosts": tuple(Host(**host) for host in state["hosts"])})
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, FileNotFoundError) and not folder().is_dir():
             return None
         raise HostsError(f"{folder()} is not a folder of hosts: {error}. {other}") from None
 
 
-def processes_on(state: State) -> set[int]:
+def processes_on(state: HostsState) -> set[int]:
     """Return the processes on the hosts, without those that hold them and without this one."""
     keepers = {state.holder, os.getpid(), *(host.pid for host in state.hosts)}
     networks = set()
@@ -98,7 +98,7 @@ def network_of(pid: int) -> int:
     return 0
 
 
-def sweep(state: State, seconds: float = 10.0) -> None:
+def sweep(state: HostsState, seconds: float = 10.0) -> None:
     """End all processes on the hosts and those that hold them, and remove the folder.
 
     Raise HostsError if a process is left after this time.
@@ -133,7 +133,7 @@ def sweep(state: State, seconds: float = 10.0) -> None:
     shutil.rmtree(folder(), ignore_errors=True)
 
 
-def has_token(pid: int, state: State) -> bool:
+def has_token(pid: int, state: HostsState) -> bool:
     """Return whether a process has the hosts' token in its environment."""
     with suppress(OSError):
         return f"{TOKEN}={state.token}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

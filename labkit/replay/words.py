@@ -44,8 +44,8 @@ def cost_sentence(trace: Trace) -> str:
     most_s = {"wait": 0.0, "transfer": 0.0}  # of one rank
     computed_s = 0.0  # of all ranks together
     for of_rank in spans.values():
-        for what, seconds in most_s.items():
-            most_s[what] = max(seconds, _total_s(of_rank, what))
+        for activity, seconds in most_s.items():
+            most_s[activity] = max(seconds, _total_s(of_rank, activity))
         computed_s += _total_s(of_rank, "compute")
     slow = _slow_link(trace)
     causes = _causes(spans)
@@ -59,9 +59,9 @@ def cost_sentence(trace: Trace) -> str:
     return f"The ranks computed during {percent} % of the {approx_time(duration_s)}, and waited little."
 
 
-def _total_s(spans: Sequence[Span], what: str) -> float:
+def _total_s(spans: Sequence[Span], activity: str) -> float:
     """Return how long a rank computed, waited or transferred."""
-    return sum(span.end_s - span.begin_s for span in spans if span.what == what)
+    return sum(span.end_s - span.begin_s for span in spans if span.what == activity)
 
 
 def _causes(spans: dict[int, list[Span]]) -> list[tuple[tuple[tuple[int, ...], str], Cause]]:
@@ -216,7 +216,7 @@ def traffic_rows(trace: Trace) -> list[tuple[str, ...]]:
         sent = [m for m in trace.messages if m.source == rank and m.send is not None]
         received = [m for m in trace.messages if m.dest == rank and m.arrived_s is not None]
         spans = trace.spans(rank) if rank in trace.logs else []
-        times = (approx_time(_total_s(spans, what)) for what in ("compute", "wait", "transfer"))
+        times = (approx_time(_total_s(spans, activity)) for activity in ("compute", "wait", "transfer"))
         calls = _collective_calls(trace, rank)
         rows.append((f"rank {rank}", *_counts(sent), *_counts(received), *_counts(calls), *times))
     return rows

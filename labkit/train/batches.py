@@ -68,7 +68,8 @@ class Batches:
         slices: Sequence[slice] | None = None,
         reshard: Callable[[int], Samples] | None = None,
     ) -> None:
-        self._comm, self._reshard = comm, reshard
+        self._comm = comm
+        self._reshard = reshard
         self._augment: Callable[[int], Callable[[np.ndarray, slice], np.ndarray]] | None = None  # by epoch
         chosen = f"{len(slices)} slices" if slices is not None else f"a global batch of {global_batch}"
         expected = comm.bcast(chosen)

@@ -130,7 +130,8 @@ class Timeline(Callback):
     """
 
     def __init__(self, comm: MPI.Intracomm, clock: Callable[[], float] = perf_counter) -> None:
-        self._comm, self._clock = comm, clock
+        self._comm = comm
+        self._clock = clock
         self.steps: list[Step] = []  # since the ranks compared their clocks
         self._earlier: list[Step] = []  # on the one clock of all ranks
         self._before_s = 0.0  # the total time before a break

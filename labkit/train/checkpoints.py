@@ -90,9 +90,13 @@ class Saving:
         held: int,
         any_ranks: bool,
     ) -> None:
-        self._averaging, self._all_equal = averaging, not run_description["average_after_step"]
-        self._comm, self._checkpoints, self._buffers = comm, checkpoints, run_description["buffers"]
-        self._held, self._any_ranks = held, any_ranks
+        self._averaging = averaging
+        self._all_equal = not run_description["average_after_step"]
+        self._comm = comm
+        self._checkpoints = checkpoints
+        self._buffers = run_description["buffers"]
+        self._held = held
+        self._any_ranks = any_ranks
         self._callbacks = {type(callback).__name__: callback for callback in callbacks}
         self._last = "there is none yet"
         self._received = np.zeros(2, np.int32)  # SIGUSR1, SIGTERM

@@ -151,7 +151,8 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
                 done = before + row.steps
                 step = Step(row.epoch, done + 1, comm.rank, begin=perf_counter())
                 x, y = shard.local(row.steps)
-                step.local_batch, step.global_batch = len(x), shard.global_sizes[row.steps]
+                step.local_batch = len(x)
+                step.global_batch = shard.global_sizes[row.steps]
                 step.lr = lr(done) if callable(lr) else lr
 
                 averaging.begin_step(step)
@@ -258,7 +259,8 @@ def end_epoch(comm: MPI.Intracomm, model: Model, row: Epoch, held: int, settings
     """
     n = row.samples or math.nan  # a rank without samples has no loss
     losses, correct, samples = np.array(comm.allgather((row.loss_sum, row.correct, row.samples))).T
-    row.local_loss, row.global_loss = row.loss_sum / n, float(losses.sum() / samples.sum())
+    row.local_loss = row.loss_sum / n
+    row.global_loss = float(losses.sum() / samples.sum())
     if not math.isfinite(row.global_loss):
         local = ", ".join(f"{loss:.3g} on rank {rank}" for rank, loss in enumerate(losses / samples))
         raise CollectiveError(
@@ -266,7 +268,8 @@ def end_epoch(comm: MPI.Intracomm, model: Model, row: Epoch, held: int, settings
             "training diverges or the data are not finite; try a lower learning rate"
         )
     if isinstance(model, Classifier):
-        row.local_accuracy, row.global_accuracy = row.correct / n, float(correct.sum() / samples.sum())
+        row.local_accuracy = row.correct / n
+        row.global_accuracy = float(correct.sum() / samples.sum())
     synchronise_buffers(comm, model, settings["buffers"], held)
     if settings["average_after_step"]:
         first = model.params.copy()
@@ -308,7 +311,7 @@ def synchronise_buffers(comm: MPI.Intracomm, model: Model, how: Buffers, samples
     model.buffers[...] = np.average(buffers, axis=0, weights=weights)
 
 
-def check_replicas(comm: MPI.Intracomm, array: np.ndarray, when: str, what: str) -> None:
+def check_replicas(comm: MPI.Intracomm, array: np.ndarray, when: str, subject: str) -> None:
     """Check that all ranks have the same array, bit for bit.
 
     Each rank hashes its bytes (about 1 GB/s), and one small allgather compares the hashes. Collective. Raise
@@ -321,7 +324,7 @@ def check_replicas(comm: MPI.Intracomm, array: np.ndarray, when: str, what: str)
     if others:
         equal = [rank for rank, digest in enumerate(digests) if digest == common]
         raise CollectiveError(
-            f"{when}, {ranks_phrase(others, comm.size)}: {what} have the hash "
+            f"{when}, {ranks_phrase(others, comm.size)}: {subject} have the hash "
             f"{', '.join(digests[rank][:8] for rank in others)}, expected {common[:8]} as on "
             f"{ranks_phrase(equal, comm.size)}. A rank has changed its own model, or "
             "averaging gave the ranks different results; to go on regardless, set check_weights=False"
@@ -347,7 +350,8 @@ class LocalGradient:
     """
 
     def __init__(self, model: Model, accumulate: int = 1) -> None:
-        self._model, self._accumulate = model, accumulate
+        self._model = model
+        self._accumulate = accumulate
         self._sum = np.empty_like(model.grads) if accumulate > 1 else np.empty(0)
 
     def __call__(self, x: np.ndarray, y: np.ndarray, finished: Callable[[int], None]) -> tuple[float, int]:

@@ -43,7 +43,8 @@ class PeakNotes:
     """Times (s), and the most bytes in memory since the note before, as far as `tracemalloc` traces them."""
 
     def __init__(self) -> None:
-        self.times, self.nbytes = list[float](), list[int]()
+        self.times = list[float]()
+        self.nbytes = list[int]()
         tracemalloc.reset_peak()
 
     def note(self) -> None:
@@ -60,7 +61,9 @@ class Memory(Callback):
         self.most: dict[str, int] = {}
 
     def begin(self, model: Model, held: Mapping[str, Sequence[np.ndarray]]) -> None:
-        self._model, self._held, self._before = model, held, model.before_layer
+        self._model = model
+        self._held = held
+        self._before = model.before_layer
         model.before_layer = self._before_layer
 
     def _before_layer(self, number: int, forward: bool) -> None:

@@ -112,7 +112,10 @@ class StepAveraging:
         optimizer: Optimizer | None = None,
         at_once: int | None = None,  # values of a bucket
     ) -> None:
-        self._comm, self._model, self._algorithm, self._optimizer = comm, model, algorithm, optimizer
+        self._comm = comm
+        self._model = model
+        self._algorithm = algorithm
+        self._optimizer = optimizer
         self._update = optimizer.step if optimizer else partial(sgd_step, model.params)
         self._grads = self._grads_before = model.grads
         if isinstance(algorithm, Averaging):
@@ -220,7 +223,8 @@ class Overlapped(StepAveraging):
         step.ready = step.start = perf_counter()
         self._queue.finish()
         step.end = perf_counter()
-        step.layers, step.transfers = tuple(self._layers), tuple(self._transfers)
+        step.layers = tuple(self._layers)
+        step.transfers = tuple(self._transfers)
 
     def close(self, failed: bool) -> None:
         self._queue.close()

@@ -40,7 +40,8 @@ class Printer(Callback):
     """
 
     def __init__(self, comm: MPI.Intracomm, steps: int, log_every: int | None = None) -> None:
-        self._comm, self._log_every = comm, log_every
+        self._comm = comm
+        self._log_every = log_every
         self._explained = False
         columns = terminal_columns() if comm.rank == 0 else 0
         shown = {"disable": not columns, "ncols": min(BAR, columns), "leave": False}

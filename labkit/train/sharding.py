@@ -74,7 +74,8 @@ class Sharded(Overlapped):
     ) -> None:
         super().__init__(comm, model, averaging, buckets, optimizer)
         self._keeps_grads = shard_state == "optimizer"
-        self._keeps_params, self._accumulate = shard_state != "parameters", accumulate
+        self._keeps_params = shard_state != "parameters"
+        self._accumulate = accumulate
         self._gathered: dict[int, int] = {}  # the buckets of parameters with content: by which job
         self._parts = [self._part(*bucket) for bucket in self.plan]
         for array in optimizer.state().values() if optimizer else ():

@@ -1,16 +1,15 @@
-"""The page that `labkit lab` opens, as a text; and what it keeps of its server."""
+"""The page that `labkit lab` opens, as a text, and when it is written."""
 
 from __future__ import annotations
 
 import re
-import socket
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from labkit.checks.exercise import ORIGINALS
-from labkit.cli import lab, server_secrets
+from labkit.cli import lab
 from labkit.exercises import catalogue, record, start_page
 from labkit.exercises.record import Progress
 from tools import course_numbers
@@ -95,45 +94,3 @@ def test_links_lead_to_cells_with_the_tasks() -> None:
     for exercise in EXERCISES:
         file, _, cell = exercise.heading.link.partition("#cell-id=")
         assert f'"id": "{cell}"' in (ORIGINALS / file).read_text()
-
-
-@pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    if not str(server_secrets.folder()).startswith(str(tmp_path)):
-        pytest.skip("this system's state folder does not depend on XDG_STATE_HOME")
-    return server_secrets.folder()
-
-
-def free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return int(trial.getsockname()[1])
-
-
-def test_secrets_are_the_users_own_and_stay_the_same(kept: Path) -> None:
-    first, port = server_secrets.obtain(), free_port()
-    server_secrets.keep(first.token, port)
-    assert server_secrets.obtain() == first._replace(port=port)
-    assert kept.stat().st_mode & 0o077 == 0 and (kept / "server.json").stat().st_mode & 0o077 == 0
-
-
-def test_secrets_that_others_could_have_seen_are_made_anew(kept: Path) -> None:
-    first, port = server_secrets.obtain(), free_port()
-    server_secrets.keep(first.token, port)
-    (kept / "cookie_secret").write_text("old")
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", port))
-        other.listen()
-        assert server_secrets.obtain().token != first.token
-    assert not (kept / "cookie_secret").exists()
-    (kept / "server.json").chmod(0o644)
-    assert server_secrets.obtain().token != first.token
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"token": "x", "port": 8888}', '{"token": 1}'])
-def test_a_damaged_file_is_as_none(kept: Path, content: str) -> None:
-    server_secrets.obtain()
-    (kept / "server.json").write_text(content)
-    (kept / "server.json").chmod(0o600)
-    assert len(server_secrets.obtain().token) == 48

@@ -10,7 +10,7 @@ import pytest
 from labkit.cluster import clusters
 from labkit.cluster.connection import chosen_by_environment
 from labkit.cluster.errors import ClusterError
-from labkit.cluster.places.slurm import Settings, batch_script, load, parse_settings
+from labkit.cluster.places.slurm import JobSettings, batch_script, load, parse_settings
 from labkit.cluster.places.slurm import parse_job as parse
 
 
@@ -30,9 +30,9 @@ def test_environment_variables_replace_the_arguments_of_connect(monkeypatch: pyt
 
 
 def test_settings_have_defaults_and_unknown_names_are_refused() -> None:
-    assert parse_settings("", "file") == Settings()
+    assert parse_settings("", "file") == JobSettings()
     text = "[slurm]\npartition = gpu  # the only one\nlauncher = srun --mpi=pmi2\n"
-    assert parse_settings(text, "file") == Settings(partition="gpu", launcher="srun --mpi=pmi2")
+    assert parse_settings(text, "file") == JobSettings(partition="gpu", launcher="srun --mpi=pmi2")
     for wrong, message in (
         ("partition = main", r"Expected lines as in:\n\[slurm\]"),
         ("[slurm]\npartitions = main", "'partitions', which the profile `slurm` does not know.*partition"),
@@ -46,7 +46,7 @@ def test_settings_have_defaults_and_unknown_names_are_refused() -> None:
 
 def test_without_slurm_connect_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LABKIT_SLURM", str(tmp_path / "missing"))
-    assert load() == Settings()
+    assert load() == JobSettings()
     monkeypatch.setattr(clusters, "profiles", lambda: ["hosts", "slurm"])
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClusterError, match="this machine has no `sbatch`"):
@@ -63,7 +63,9 @@ def test_without_slurm_connect_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path
     ],
 )
 def test_the_batch_script_has_the_settings_and_the_launcher(launcher: str, line: str) -> None:
-    settings = Settings(partition="main", nodes="2", launcher=launcher, options="--qos=short --comment='a b'")
+    settings = JobSettings(
+        partition="main", nodes="2", launcher=launcher, options="--qos=short --comment='a b'"
+    )
     lines = batch_script(settings, 4, ["python", "-m", "engine"], "/env/mpiexec", "log/%j").splitlines()
     assert lines[0] == "#!/bin/sh" and lines[-1] == line
     for option in ("--ntasks=4", "--partition=main", "--nodes=2", "--time=1:00:00", "--qos=short"):

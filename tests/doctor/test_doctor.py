@@ -18,7 +18,7 @@ import pytest
 import labkit
 from labkit import limits
 from labkit.doctor import examine, trials
-from labkit.doctor.trials import Finding, Outcome, finish, start, start_probe
+from labkit.doctor.trials import Finding, TrialOutcome, finish, start, start_probe
 from mpiwatch import launch, processes
 from mpiwatch.processes import LINUX, alive, cores, is_mpich
 from tests.cluster_fixtures import wait_until
@@ -250,7 +250,7 @@ def test_the_fix_for_a_missing_mpi4py_installs_it(tmp_path: Path) -> None:
 
 def test_an_old_mpi_is_a_fault() -> None:
     record = json.dumps({**library(), "version": "1.2.3"})
-    found = examine.mpi_library(Outcome(0, f"{trials.MARK}{record}\n"), CLEAN)
+    found = examine.mpi_library(TrialOutcome(0, f"{trials.MARK}{record}\n"), CLEAN)
     assert found.status == "fault" and "1.2.3" in found.found and f"{library()['name']} >=" in found.found
 
 

@@ -82,7 +82,7 @@ def test_a_folder_of_entries_becomes_a_table(tmp_path: Path) -> None:
 
 
 def test_equal_scores_share_a_place() -> None:
-    result = allreduce_contest.Result
+    result = allreduce_contest.ContestResult
     scores = {"a": 0.9, "b": 0.5, "c": 0.501, "d": 0.3}
     results = [result(name, "", {"uniform": score}) for name, score in scores.items()]
     rows = allreduce_contest.rows([*results, result("e", "wrong"), result("[ring]", "", {"uniform": 1.0})])

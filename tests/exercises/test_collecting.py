@@ -470,7 +470,7 @@ def test_the_weeks_show_the_bytes_of_the_busiest_rank_and_their_figure_has_a_tex
     assert f"in an epoch (before: {size} with ring)." in said
     rows = json.loads((folder / "my_ddp.json").read_text())
     assert [row["nbytes"] for row in rows] == [None, nbytes, nbytes]
-    drawn = weeks.figure([weeks.Result(**row) for row in rows])
+    drawn = weeks.figure([weeks.WeeksRun(**row) for row in rows])
     text = alt_text(drawn)
     assert f"{rows[0]['accuracy']:.5g} → {rows[-1]['accuracy']:.5g}, test accuracy (%) over run" in text
     assert f"{nbytes / 1e3:.5g} → {nbytes / 1e3:.5g}, busiest rank, an epoch (kB) over run" in text

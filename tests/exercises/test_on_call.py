@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from labkit import cli
 from labkit.exercises import on_call, record
-from labkit.exercises.on_call import CAUSES, ON_A_RANK, POINTS, PROBES, TICKETS, Diagnosis, Measurement
+from labkit.exercises.on_call import CAUSES, ON_A_RANK, POINTS, PROBES, TICKETS, Diagnosis, ProbeResult
 from tests.cluster_fixtures import Kernel, World
 from tests.conftest import thorough
 
@@ -74,7 +74,7 @@ def test_a_busy_machine_names_no_rank() -> None:
     on_call.settled("parts", quiet, busy)
 
 
-def ideal(probe: str, cause: str, rank: int | None, p: int) -> Measurement:
+def ideal(probe: str, cause: str, rank: int | None, p: int) -> ProbeResult:
     """Return what a probe measures on a quiet machine."""
     rows: list[list[Any]] = [[0] for _ in range(p)]
     if probe == "parts":
@@ -90,7 +90,7 @@ def ideal(probe: str, cause: str, rank: int | None, p: int) -> Measurement:
             rows[rank] = [12, 23]
     elif probe in on_call._SHOWS[cause]:
         rows = [[1 if rank in (None, k) else 0] for k in range(p)]
-    return Measurement(probe, rows)
+    return ProbeResult(probe, rows)
 
 
 @pytest.mark.parametrize("cause", CAUSES)
@@ -111,7 +111,7 @@ FILED = Diagnosis("slow link", 3, "slow rank", "pings", 32.1, "all pairs with ra
 
 
 def test_points_for_cause_rank_numbers_and_measurements() -> None:
-    def points(filed: Diagnosis, *measured: Measurement) -> list[float]:
+    def points(filed: Diagnosis, *measured: ProbeResult) -> list[float]:
         return list(on_call.judged(SLOW, TUESDAY, measured, filed).points.values())
 
     assert points(FILED, PINGS) == [4, 2, 3, 1] == list(POINTS.values())

@@ -153,7 +153,8 @@ def clear(notebook: Any) -> None:
     notebook.cells = [cell for cell in notebook.cells if "solution" not in cell.metadata.get("tags", [])]
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
+            cell.outputs = []
+            cell.execution_count = None
 
 
 def release(notebook: Any, exercises: dict[str, Exercise]) -> None:

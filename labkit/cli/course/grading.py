@@ -436,7 +436,7 @@ def is_time(timestamp: Path) -> bool:
         return False
 
 
-def _move_to_refused(path: Path, what: str) -> Path:
+def _move_to_refused(path: Path, reason: str) -> Path:
     """Move a path to REFUSED, say so, and return its new place."""
     name = os.fsdecode(os.fsencode(path.name)[-200:])  # a file's name has at most 255 bytes
     place = Path(REFUSED, f"{secrets.token_hex(4)}-{name}")
@@ -447,8 +447,8 @@ def _move_to_refused(path: Path, what: str) -> Path:
         path.rename(place)
     except OSError as error:
         # nbgrader would catch another exception, go on, and follow the link.
-        raise SystemExit(f"{shown} is {what}, and cannot be moved: {error.strerror}") from None
-    get_logger().error(f"{shown} is {what}: it is now {printable(str(place))}, and is not graded")
+        raise SystemExit(f"{shown} is {reason}, and cannot be moved: {error.strerror}") from None
+    get_logger().error(f"{shown} is {reason}: it is now {printable(str(place))}, and is not graded")
     return place
 
 

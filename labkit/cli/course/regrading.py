@@ -183,7 +183,8 @@ class _Plain(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         self.generic_visit(node)
-        node.returns, node.decorator_list = None, []
+        node.returns = None
+        node.decorator_list = []
         return node
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
@@ -205,7 +206,8 @@ class _Renaming(ast.NodeTransformer):
     """Number the names that a function chooses in the order in which they appear."""
 
     def __init__(self, chosen: set[str], names: dict[str, str]) -> None:
-        self.chosen, self.names = chosen, names
+        self.chosen = chosen
+        self.names = names
 
     def _new(self, name: str) -> str:
         if name not in self.chosen:

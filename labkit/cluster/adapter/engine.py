@@ -67,7 +67,8 @@ def import_all() -> None:
     """Import what an engine needs, without initialising MPI: each engine does that after it is forked."""
     import mpi4py  # noqa: PLC0415
 
-    mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = True
     sys.modules["debugpy"] = None  # type: ignore[assignment]  # no engine has a debugger; it takes long to import
     for module in IMPORTED:
         importlib.import_module(module)

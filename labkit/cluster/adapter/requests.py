@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 
-class Answer(NamedTuple):
+class PendingAnswer(NamedTuple):
     """The content of an answer that is on its way; after `latest_s` seconds, `otherwise` is sent instead."""
 
     content: Future[dict[str, Any]]
@@ -21,7 +21,7 @@ class Answer(NamedTuple):
 
 
 HEADER = 1  # the place of the header among the parts of a message, behind its signature
-StartAnswer = Callable[[dict[str, Any]], Answer | None]
+StartAnswer = Callable[[dict[str, Any]], PendingAnswer | None]
 
 
 def answer_beside_cells(kernel: Any, answers: dict[str, StartAnswer]) -> None:
@@ -92,10 +92,13 @@ class Sending:
     """Sends an answer once: when it is there, or at its deadline."""
 
     def __init__(self, kernel: Any, idents: Any, request: dict[str, Any], cell: RunningCell) -> None:
-        self.kernel, self.idents, self.request, self.cell = kernel, idents, request, cell
+        self.kernel = kernel
+        self.idents = idents
+        self.request = request
+        self.cell = cell
         self.is_sent = False
 
-    def arrange(self, answer: Answer) -> None:
+    def arrange(self, answer: PendingAnswer) -> None:
         """Arrange for the answer. All of it is sent by this thread: others must not use its stream."""
         loop = self.kernel.shell_channel_thread.io_loop
         loop.call_later(answer.latest_s, self.send, answer.otherwise)

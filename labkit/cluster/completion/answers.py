@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from labkit.cluster.completion import modules
-from labkit.cluster.completion.cursor import Place, expressions_at, place_in
+from labkit.cluster.completion.cursor import CursorPlace, expressions_at, place_in
 from labkit.cluster.completion.objects import kind_of
 from labkit.cluster.completion.scope import Scope, Source, module_named, statements_of
 from labkit.cluster.completion.things import HIDDEN, Thing
@@ -38,7 +38,7 @@ def completions(code: str, cursor: int, names: Mapping[str, Source]) -> dict[str
     return {"matches": matches[:MOST_MATCHES], "start": cursor - len(place.word)}
 
 
-def matches_for(place: Place, code: str, cursor: int, names: Mapping[str, Source]) -> dict[str, str]:
+def matches_for(place: CursorPlace, code: str, cursor: int, names: Mapping[str, Source]) -> dict[str, str]:
     """Return the names that fit a place, and the kind of each."""
     if place.kind == "import":
         return dict.fromkeys(modules.submodules(place.expression), "module")
@@ -59,7 +59,7 @@ def matches_for(place: Place, code: str, cursor: int, names: Mapping[str, Source
     return kinds
 
 
-def matches_for_name(place: Place, scope: Scope, names: Mapping[str, Source]) -> dict[str, str]:
+def matches_for_name(place: CursorPlace, scope: Scope, names: Mapping[str, Source]) -> dict[str, str]:
     """Return all names that are seen, Python's words, and the parameters of the function that is called."""
     kinds = dict.fromkeys(keyword.kwlist, "keyword")
     kinds |= {name: kind_of(value) for name, value in vars(builtins).items()}

@@ -78,7 +78,8 @@ class Scan:
             if self.code[at] == "\n" and len(mark) == 1:
                 return at  # a text that is not closed on its line
             at += 2 if self.code[at] == "\\" else 1
-        self.text_start, self.text_quote = quote.end(), (quote["prefix"] or "").lower() + mark
+        self.text_start = quote.end()
+        self.text_quote = (quote["prefix"] or "").lower() + mark
         return len(self.code)
 
     def statement(self) -> str:
@@ -121,7 +122,7 @@ def is_expression(text: str) -> bool:
     return bool(text)
 
 
-class Place(NamedTuple):
+class CursorPlace(NamedTuple):
     """What stands before the cursor.
 
     `kind` is `name`, `attribute` or `key` (of `expression`), `import` or `from` (of the module `expression`),
@@ -135,11 +136,11 @@ class Place(NamedTuple):
     calls: tuple[str, ...] = ()
 
 
-def place_in(code: str) -> Place:
+def place_in(code: str) -> CursorPlace:
     """Return what stands at the end of code, which is where the cursor is."""
     scan = Scan(code)
     if scan.in_comment or DEFINITION.match(scan.statement()):
-        return Place("none", "")
+        return CursorPlace("none", "")
     brackets = [at for at in scan.openings if code[at] == "("]
     calls = tuple(filter(None, map(scan.expression_before, brackets)))
     if scan.text_start is not None:
@@ -147,32 +148,32 @@ def place_in(code: str) -> Place:
     return place_in_import(scan.statement()) or place_of_name(scan, calls)
 
 
-def place_in_import(statement: str) -> Place | None:
+def place_in_import(statement: str) -> CursorPlace | None:
     """Return what stands at the end of an import, None if it is none."""
     match = FROM_IMPORT.match(statement)
     if match is not None:
-        return Place("from", match["name"], match["module"])
+        return CursorPlace("from", match["name"], match["module"])
     match = FROM.match(statement) or IMPORT.match(statement)
     if match is None:
         return None
     package, _, word = match["module"].rpartition(".")
-    return Place("import", word, package)
+    return CursorPlace("import", word, package)
 
 
-def place_of_name(scan: Scan, calls: tuple[str, ...]) -> Place:
+def place_of_name(scan: Scan, calls: tuple[str, ...]) -> CursorPlace:
     """Return what stands at the end of other code: a name or an attribute, perhaps with nothing typed."""
     identifier = IDENTIFIER_END.search(scan.code)
     word = identifier[0] if identifier else ""
     before = scan.code.removesuffix(word)
     if before.endswith("."):
         expression = scan.expression_before(len(before) - 1)
-        return Place("attribute" if expression else "none", word, expression, calls)
+        return CursorPlace("attribute" if expression else "none", word, expression, calls)
     if not word and re.search(r"[\w)\]}'\"]\Z", before):
-        return Place("none", "")  # no name begins behind a number or a bracket
-    return Place("name", word, "", calls)
+        return CursorPlace("none", "")  # no name begins behind a number or a bracket
+    return CursorPlace("name", word, "", calls)
 
 
-def place_in_text(scan: Scan, calls: tuple[str, ...]) -> Place:
+def place_in_text(scan: Scan, calls: tuple[str, ...]) -> CursorPlace:
     """Return what stands at the end of a text: code in an f-string's braces, a key of a dict, or a path."""
     assert scan.text_start is not None
     text = scan.code[scan.text_start :]
@@ -183,10 +184,10 @@ def place_in_text(scan: Scan, calls: tuple[str, ...]) -> Place:
     if opening >= 0 and scan.code[opening] == "[" and before in ("'", '"'):
         expression = scan.expression_before(opening)
         if expression:
-            return Place("key", text, expression)
+            return CursorPlace("key", text, expression)
     if len(scan.text_quote.strip("rbuf")) == 3:
-        return Place("none", "")
-    return Place("text", text.rpartition("/")[2], text.rpartition("/")[0] if "/" in text else "", calls)
+        return CursorPlace("none", "")
+    return CursorPlace("text", text.rpartition("/")[2], text.rpartition("/")[0] if "/" in text else "", calls)
 
 
 def expressions_at(code: str, cursor: int) -> list[str]:

@@ -9,7 +9,7 @@ from labkit.cluster.completion.syntax import Function, annotated, is_name, last_
 from labkit.cluster.completion.things import Page, Thing
 
 
-class Scope(Protocol):
+class NameLookup(Protocol):
     """Where the names in a definition are looked up."""
 
     def value_of(self, node: ast.expr) -> Thing | None: ...
@@ -21,8 +21,13 @@ class DefinedFunction(Thing):
     kind = "function"
     is_callable = True
 
-    def __init__(self, node: Function, scope: Scope, owner: Thing | None = None, source: str = "") -> None:
-        self.node, self.scope, self.owner, self.source = node, scope, owner, source
+    def __init__(
+        self, node: Function, scope: NameLookup, owner: Thing | None = None, source: str = ""
+    ) -> None:
+        self.node = node
+        self.scope = scope
+        self.owner = owner
+        self.source = source
 
     @property
     def is_property(self) -> bool:
@@ -55,8 +60,10 @@ class DefinedClass(Thing):
     kind = "class"
     is_callable = True
 
-    def __init__(self, node: ast.ClassDef, scope: Scope, source: str = "") -> None:
-        self.node, self.scope, self.source = node, scope, source
+    def __init__(self, node: ast.ClassDef, scope: NameLookup, source: str = "") -> None:
+        self.node = node
+        self.scope = scope
+        self.source = source
 
     def bases(self) -> list[Thing]:
         """Return its bases that are known."""

@@ -9,7 +9,7 @@ from typing import Any
 from IPython.core import page
 from IPython.core.completer import SimpleCompletion, context_matcher
 
-from labkit.cluster.adapter.requests import Answer, answer_beside_cells
+from labkit.cluster.adapter.requests import PendingAnswer, answer_beside_cells
 from labkit.cluster.completion.cells import CellOnRanks, find_cell
 from labkit.cluster.completion.service import Ask, service
 
@@ -24,7 +24,7 @@ def answer_in_kernel(shell: Any) -> None:
         answer_beside_cells(kernel, {"complete_request": complete, "inspect_request": inspect})
 
 
-def complete(content: dict[str, Any]) -> Answer | None:
+def complete(content: dict[str, Any]) -> PendingAnswer | None:
     """Begin to answer a `complete_request`."""
     code, position = content["code"], content["cursor_pos"]
     position = len(code) if position is None else position
@@ -34,16 +34,16 @@ def complete(content: dict[str, Any]) -> Answer | None:
     nothing: dict[str, Any] = {"matches": [], "start": position - cell.start, "help": ""}
     future = service.submit("completions", cell)
     reply = changed(future, lambda answer: complete_reply(cell, position, answer))
-    return Answer(reply, LATEST_S, complete_reply(cell, position, nothing))
+    return PendingAnswer(reply, LATEST_S, complete_reply(cell, position, nothing))
 
 
-def inspect(content: dict[str, Any]) -> Answer | None:
+def inspect(content: dict[str, Any]) -> PendingAnswer | None:
     """Begin to answer an `inspect_request`."""
     cell = find_cell(content["code"], content["cursor_pos"])
     if cell is None:
         return None
     future = service.submit("help", cell, content.get("detail_level", 0))
-    return Answer(changed(future, inspect_reply), LATEST_S, inspect_reply({"help": ""}))
+    return PendingAnswer(changed(future, inspect_reply), LATEST_S, inspect_reply({"help": ""}))
 
 
 def complete_reply(cell: CellOnRanks, position: int, answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -93,7 +93,8 @@ class Signed(Thing):
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         self.description = description
-        self.kind, self.signature = description["kind"], description["signature"]
+        self.kind = description["kind"]
+        self.signature = description["signature"]
 
     def page(self) -> Page:
         return Page(self.kind, self.signature, self.description["documentation"])
@@ -103,7 +104,9 @@ class Instance(Thing):
     """An object: what its class has, its attributes, a dict's keys, and the first item of a list for all."""
 
     def __init__(self, value: Thing, description: Mapping[str, Any], mirror: Mirror) -> None:
-        self.value, self.description, self.mirror = value, description, mirror
+        self.value = value
+        self.description = description
+        self.mirror = mirror
 
     def names(self) -> dict[str, str]:
         return self.value.names() | dict.fromkeys(self.description.get("stored", ()), "instance")
@@ -129,8 +132,11 @@ class Documented(Thing):
     """A thing of mpi4py's, with the docstring that a rank has sent: MPI.pyi has none."""
 
     def __init__(self, thing: Thing, path: str, mirror: Mirror) -> None:
-        self.thing, self.path, self.mirror = thing, path, mirror
-        self.kind, self.is_callable = thing.kind, thing.is_callable
+        self.thing = thing
+        self.path = path
+        self.mirror = mirror
+        self.kind = thing.kind
+        self.is_callable = thing.is_callable
 
     @staticmethod
     def of(thing: Thing, module: str, path: str, mirror: Mirror) -> Thing:

@@ -159,7 +159,8 @@ class Live(Thing):
     """An object. `owner` is the object or class that it was found in, if it is a method of that."""
 
     def __init__(self, value: Any, owner: Thing | None = None) -> None:
-        self.value, self.owner = value, owner
+        self.value = value
+        self.owner = owner
 
     @property
     def kind(self) -> str:  # type: ignore[override]
@@ -278,7 +279,8 @@ class Described(Thing):
     kind = "property"
 
     def __init__(self, raw: Any, owner: Thing | None) -> None:
-        self.raw, self.owner = raw, owner
+        self.raw = raw
+        self.owner = owner
 
     def value(self) -> Thing | None:
         """Return what is known of its value."""

@@ -33,7 +33,8 @@ class Scope(ast.NodeVisitor):
     """
 
     def __init__(self, outer: Mapping[str, Source], body: Sequence[ast.stmt] = (), line: int = 0) -> None:
-        self.outer, self.line = outer, line
+        self.outer = outer
+        self.line = line
         self.depth = 0
         self.sources: dict[str, list[Source]] = {}
         self.kinds: dict[str, str] = {}
@@ -305,7 +306,8 @@ class DefinedModule(Thing):
     kind = "module"
 
     def __init__(self, name: str, file: Path) -> None:
-        self.name, self.file = name, file
+        self.name = name
+        self.file = file
         self.tree = modules.parsed(file)
         self.scope = Scope({}, self.tree.body)
 

@@ -57,7 +57,9 @@ class Service:
 
     def connect(self, ranks: list[int], ask: Ask) -> None:
         """Ask these ranks from now on."""
-        self.ranks, self.ask, self.silent = ranks, ask, {}
+        self.ranks = ranks
+        self.ask = ask
+        self.silent = {}
         self.mirror = Mirror()
         self.cell_has_ended()
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 PACKAGE = __name__.rpartition(".")[0]
 
 
-class State(NamedTuple):
+class EnginesState(NamedTuple):
     """What a place says about a cluster's engines.
 
     `text`: the sentence for it, without its full stop. `is_pending`: they wait for machines. `is_ending`: the
@@ -43,9 +43,9 @@ class Engines:
         """Return the machine of each rank; an empty list if that is not known before the ranks answer."""
         return []
 
-    def state(self) -> State:
+    def state(self) -> EnginesState:
         """Return their state. It is asked for often, and must not take long."""
-        return State()
+        return EnginesState()
 
     def why_not_wait(self, waited_s: float) -> str:
         """Return why pending engines will not come, or have been pending for too long; else an empty text."""

@@ -29,7 +29,7 @@ from platformdirs import user_config_path
 
 from labkit.cluster.places.errors import ClusterError
 from labkit.cluster.places.files import exits_in, files_of_this_cluster
-from labkit.cluster.places.place import Engines, Place, State
+from labkit.cluster.places.place import Engines, EnginesState, Place
 from labkit.files import atomic_write
 from labkit.text import ranks_phrase
 from mpiwatch import launch
@@ -75,7 +75,7 @@ NEVER_S = 1.0  # a job counts as unable to start if its reason lasts this long
 
 
 @dataclass(frozen=True)
-class Settings:
+class JobSettings:
     """The settings in the file; SLURM chooses where a setting is empty.
 
     `launcher` starts the ranks inside the job: this environment's `mpiexec`, or SLURM's `srun --mpi=pmi2` or
@@ -93,24 +93,24 @@ class Settings:
     controller: str = ""
 
 
-def load() -> Settings:
+def load() -> JobSettings:
     """Return the settings. Raise ClusterError if the file is wrong."""
     path = Path(os.environ.get(FILE) or user_config_path("allreduce-lab") / "slurm.ini")
     try:
         return parse_settings(path.read_text(), str(path))
     except FileNotFoundError:
-        return Settings()
+        return JobSettings()
     except OSError as error:
         raise ClusterError(f"cannot read {path}: {error.strerror}") from None
 
 
-def parse_settings(text: str, path: str) -> Settings:
+def parse_settings(text: str, path: str) -> JobSettings:
     parser = configparser.ConfigParser(interpolation=None, inline_comment_prefixes=("#",))
     try:
         parser.read_string(text, path)
     except configparser.Error as error:
         raise ClusterError(f"{error}. Expected lines as in:\n{EXAMPLE}") from None
-    known = [field.name for field in fields(Settings)]
+    known = [field.name for field in fields(JobSettings)]
     written = dict(parser[SECTION]) if parser.has_section(SECTION) else {}
     wrong = [name for name in parser.sections() if name != SECTION]
     wrong += [name for name in written if name not in known]
@@ -122,13 +122,13 @@ def parse_settings(text: str, path: str) -> Settings:
     for name, value in written.items():
         if "\n" in value:
             raise ClusterError(f"{path} has {name} on several lines; expected one line for each setting.")
-    settings = Settings(**written)
+    settings = JobSettings(**written)
     if not re.fullmatch(r"\d+(\.\d+)?", settings.pending):
         raise ClusterError(f"{path} has pending = {settings.pending}; expected a number of minutes")
     return settings
 
 
-def controller_address(settings: Settings) -> str:
+def controller_address(settings: JobSettings) -> str:
     """Return the address at which this machine's controller is reachable from the nodes.
 
     The default is this machine's address in the network of SLURM's own controller.
@@ -145,7 +145,7 @@ def controller_address(settings: Settings) -> str:
     return socket.gethostname()
 
 
-def batch_script(settings: Settings, n: int, program: Sequence[str], mpiexec: str, log: str) -> str:
+def batch_script(settings: JobSettings, n: int, program: Sequence[str], mpiexec: str, log: str) -> str:
     """Return a batch script that starts n ranks of a program as one MPI world.
 
     `mpiexec`: path of this environment's mpiexec. `log`: path of the job's output file.
@@ -324,9 +324,9 @@ class EnginesOfJob(Engines):
     def name(self) -> str:
         return self.job().name
 
-    def state(self) -> State:
+    def state(self) -> EnginesState:
         job = self.job()
-        return State(str(job), job.is_pending, job.is_ending)
+        return EnginesState(str(job), job.is_pending, job.is_ending)
 
     def why_not_wait(self, waited_s: float) -> str:
         if self.job().never_starts and waited_s > NEVER_S:

@@ -352,7 +352,8 @@ class HostWatch:
     STEPS = "write_hosts", "give_key", "gone_hosts", "say", "signal_mpiexec"
 
     def __init__(self, mpiexec: int, hosts: Sequence[str]) -> None:
-        self.mpiexec, self.hosts = mpiexec, hosts
+        self.mpiexec = mpiexec
+        self.hosts = hosts
         self.files = files_of_this_cluster()
         self.is_cluster = PROFILE_DIR in os.environ
         self.guard = Guard("the watch over the machines")

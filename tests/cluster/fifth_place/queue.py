@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from labkit.cluster.places.errors import ClusterError
-from labkit.cluster.places.place import Engines, Place, State
+from labkit.cluster.places.place import Engines, EnginesState, Place
 from mpiwatch import launch
 
 FOLDER = "QUEUE"
@@ -33,9 +33,9 @@ class QueuedEngines(Engines):
 
     name = "the queued job"
 
-    def state(self) -> State:
+    def state(self) -> EnginesState:
         is_pending = not is_there("open")
-        return State(f"the queued job {'is pending' if is_pending else 'runs'}", is_pending)
+        return EnginesState(f"the queued job {'is pending' if is_pending else 'runs'}", is_pending)
 
     def why_not_wait(self, waited_s: float) -> str:
         return "The queue is closed" if is_there("closed") else ""
