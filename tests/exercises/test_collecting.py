@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from labkit.alt_text import alt_text
 from labkit.checks.exercise import Verdict
 from labkit.cli.exercises import collect as command
-from labkit.exercises import catalogue, checking, own, program, record
+from labkit.exercises import catalogue, checking, own, program, record, weeks
 from labkit.exercises.collecting import collect
 from labkit.exercises.program import FEATURES, TEMPLATE
 from tests.conftest import run, run_python, thorough
@@ -449,6 +450,30 @@ def test_a_run_on_ranks_is_told_beside_the_one_before(
     accuracy = re.search(r"test accuracy (\S+ %), a step takes (\S+ ms)\.", first)
     assert accuracy and f"(before: {accuracy[1]}, {accuracy[2]})." in second
     assert len(json.loads((folder / "my_ddp.json").read_text())) == 2
+
+
+def test_the_weeks_show_the_bytes_of_the_busiest_rank_and_their_figure_has_a_text(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A ring's busiest rank sends 2 (p - 1) / p of the gradient in each step, and receives as much."""
+    collect(folder, ranks=2)
+    assert "nobody outside the library sees its messages" in capsys.readouterr().out
+    for name, text in answers("00", "01", "03", "05").items():
+        record.note(name, True, text)
+    for _ in range(2):
+        collect(folder, ranks=2)
+    said = capsys.readouterr().out
+    steps, parameters = 23, 64 * 64 + 64 + 64 * 10 + 10  # 1,438 digits in mini-batches of 64
+    nbytes = 2 * steps * 2 * (2 - 1) * parameters * 4 // 2
+    size = f"{nbytes / 1e3:,.1f} kB"
+    assert f"With --average ring, the busiest rank sends and receives {size} in an epoch." in said
+    assert f"in an epoch (before: {size} with ring)." in said
+    rows = json.loads((folder / "my_ddp.json").read_text())
+    assert [row["nbytes"] for row in rows] == [None, nbytes, nbytes]
+    drawn = weeks.figure([weeks.Result(**row) for row in rows])
+    text = alt_text(drawn)
+    assert f"{rows[0]['accuracy']:.5g} → {rows[-1]['accuracy']:.5g}, test accuracy (%) over run" in text
+    assert f"{nbytes / 1e3:.5g} → {nbytes / 1e3:.5g}, busiest rank, an epoch (kB) over run" in text
 
 
 def test_a_program_that_fails_on_ranks_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
