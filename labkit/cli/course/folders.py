@@ -31,7 +31,8 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!\w+:|#)([^)#\s]+)(#[^)
 # Beside the notebooks; copied if linked to.
 DOCUMENTS = ("docs", "examples", "mpiwatch/docs", "labkit/reports/figures")
 
-NOT_COPIED = "docs/instructors.md", "docs/grading.md", "docs/exercises.md"  # they tell what checks look for
+NOT_COPIED = "docs/instructors.md", "docs/grading.md", "docs/exercises.md", "docs/course.md"
+# They tell what checks look for, or are an instructor's.
 
 
 @contextmanager
