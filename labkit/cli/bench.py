@@ -100,8 +100,9 @@ def measure_on_ranks(
 def mine(program: Path, **options: Any) -> None:
     """Time the training step of PROGRAM, the my_ddp.py that `labkit collect` writes.
 
-    Gradient, averaging and update are compared with labkit's; the averaging and the step also with MPI's
-    Allreduce in its place. If PyTorch is installed, the step is also compared with DistributedDataParallel's,
+    Gradient (of a network of layers, also each kind of layer), averaging and update are compared with
+    labkit's; the averaging and the step also with MPI's Allreduce in its place. A sentence names the part
+    that costs most. If PyTorch is installed, the step is also compared with DistributedDataParallel's,
     one thread on each rank: the forward and backward pass, the all-reduce over gloo during it, and SGD.
     """
     try:

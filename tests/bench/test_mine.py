@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -57,6 +58,44 @@ def test_a_slow_part_is_seen_where_it_is(complete: Path) -> None:
     rows = json.loads(bench(complete).stdout)
     took = {row["case"].rpartition("/")[2]: row["ours"] for row in rows}
     assert took["averaging"] > 100 and took["averaging"] > took["gradient"]
+
+
+def text_of(program: Path, *options: str) -> str:
+    """Return the last line that the command prints as text."""
+    words = "-n", "2", "--rounds", "3", *options
+    done = run_python("-m", "labkit", "bench", "mine", program, *words)
+    return done.stdout.strip().splitlines()[-1]
+
+
+def test_the_part_that_costs_most_is_named_with_its_share_and_beside_others(complete: Path) -> None:
+    text = complete.read_text()
+    slow = "    __import__('time').sleep(0.05)\n"
+    complete.write_text(text.replace("def ring_sum(comm, array):\n", f"def ring_sum(comm, array):\n{slow}"))
+    said = text_of(complete)
+    assert re.fullmatch(
+        r"Your averaging \(ring\) takes \d+ % of a step \(\d+\.\d\d of \d+\.\d\d ms\): "
+        r"[\d.]+ times labkit's, [\d.]+ times MPI's Allreduce\.",
+        said,
+    )
+    share = re.search(r"takes (\d+) %", said)
+    assert share and int(share[1]) > 50
+
+
+def test_the_layers_of_a_network_are_parts(complete: Path) -> None:
+    head = "        return conv_forward("
+    complete.write_text(complete.read_text().replace(head, f"        __import__('time').sleep(0.05)\n{head}"))
+    options = "--model", "lenet5", "--average", "mpi"
+    assert re.match(
+        r"Your convolution takes \d+ % of a step .*: [\d.]+ times labkit's\.", text_of(complete, *options)
+    )
+    rows = json.loads(bench(complete, *options).stdout)
+    kinds = {row["case"].rpartition("/gradient/")[2]: row for row in rows if "/gradient/" in row["case"]}
+    assert set(kinds) == {"convolution", "dense layers", "pooling", "activations"}
+    assert kinds["convolution"]["ours"] > 150  # three convolutions
+
+
+def test_what_stands_in_is_not_called_the_students(first: Path) -> None:
+    assert text_of(first).startswith("The program’s ")
 
 
 @pytest.mark.parametrize(
