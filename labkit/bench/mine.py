@@ -145,8 +145,12 @@ def compare(
         times = in_turns(sides, rounds, measure)
     measured = {name: 1e3 * np.median(seconds, axis=0) for name, seconds in times.items()}
     rows = rows_of_parts(f"mine/{model}/{comm.size}x{batch}/{average}", measured, kinds)
-    yours = set(YOURS.findall(read_input(program).decode(errors="replace")))
-    return rows, f"{table(rows)}\n\n{costliest(rows, average, yours)}"
+    return rows, f"{table(rows)}\n\n{costliest(rows, average, functions_of(program))}"
+
+
+def functions_of(program: Path) -> set[str]:
+    """Return the names of the program's functions that are the student's."""
+    return set(YOURS.findall(read_input(program).decode(errors="replace")))
 
 
 def rows_of_parts(where: str, measured: Mapping[str, np.ndarray], kinds: Sequence[str]) -> list[Row]:
