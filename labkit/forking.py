@@ -283,7 +283,7 @@ def main(arguments: list[str]) -> NoReturn:
         connection.connect(f"\0{os.environ.pop(ADDRESS)}")
     except (OSError, KeyError):
         if exits:
-            _run(alone, exits, folder)
+            _run_as_child(alone, exits, folder)
         os.execv(sys.executable, alone)
     files = []
     for file in map(int, os.listdir("/proc/self/fd")):
@@ -334,7 +334,7 @@ def send(connection: socket.socket, request: dict[str, Any], files: list[int]) -
     connection.sendall(content)
 
 
-def _run(command: list[str], exits: str, folder: str) -> NoReturn:
+def _run_as_child(command: list[str], exits: str, folder: str) -> NoReturn:
     """Run the rank as a child, on a machine where no supervisor removes what killed ranks leave."""
     sys.path.append(folder)
     from mpiwatch import processes  # noqa: PLC0415

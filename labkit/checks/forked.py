@@ -56,7 +56,7 @@ def main(words: list[str]) -> None:
         start = partial(_fork, ForkedRanks(int(number)))
         code = supervise(start, int(starter), GRACE_S, signal.SIGKILL, lambda pid, stopped: [])
         if code is None:
-            _run(words, is_rank=True)
+            _run_module(words, is_rank=True)
         os._exit(code)
     if sys.platform == "linux":
         supervisor, listener = os.getpid(), forking.listen()
@@ -76,10 +76,10 @@ def _fork(ranks: ForkedRanks, prepare: Callable[[], None]) -> ForkedRanks | None
 
 def _serve(starter: int = 0) -> NoReturn:
     """Fork a process for each stand-in; in the process, run its module."""
-    _run(forking.serve(starter), is_rank=not starter)
+    _run_module(forking.serve(starter), is_rank=not starter)
 
 
-def _run(words: list[str], *, is_rank: bool) -> NoReturn:
+def _run_module(words: list[str], *, is_rank: bool) -> NoReturn:
     """Run a module as `python -m` does, with its arguments."""
     sys.argv[:] = words
     set_readable(True)  # a rank; a judge closes itself again

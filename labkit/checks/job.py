@@ -53,7 +53,7 @@ def main(folder: Path) -> None:
     if task["on_ranks"]:
         ranks = _Ranks(folder, pickle.loads(task["cases"]), task["is_strict"])
     try:
-        _run(folder, task, ranks)
+        _answer_requests(folder, task, ranks)
     except Exception as error:  # an error of the check, not of the student's code
         ranks.writer.write(check=_describe(error))
         os._exit(1)
@@ -81,7 +81,7 @@ def _spoil_new_memory() -> None:
         setattr(np, name, spoiled(getattr(np, name)))
 
 
-def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> None:
+def _answer_requests(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> None:
     writer = ranks.writer
     stacks = (folder / f"rank-{ranks.rank}.stack").open("wb")
     for signum in (signal.SIGALRM, signal.SIGPROF):
@@ -101,7 +101,7 @@ def _run(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> None:
             break
         writer.write(cell=True)
         with _Deadline(task["deadline_s"], task["extra_s"]):
-            _try(request, task, ranks, dict(namespace))
+            _answer_request(request, task, ranks, dict(namespace))
         writer.start_request(number + 1)  # the judge then reads what this request has given
 
 
@@ -165,7 +165,9 @@ def _wait_for(path: Path) -> dict[str, Any]:
     return request
 
 
-def _try(request: dict[str, Any], task: dict[str, Any], ranks: _OneProcess, names: dict[str, Any]) -> None:
+def _answer_request(
+    request: dict[str, Any], task: dict[str, Any], ranks: _OneProcess, names: dict[str, Any]
+) -> None:
     """Define the function and call it on the request's cases, until it raises an error."""
     cases = pickle.loads(task["cases"])  # anew: the function of an earlier text may have changed something
     ranks.faults()  # of an earlier text: forget them
@@ -175,7 +177,7 @@ def _try(request: dict[str, Any], task: dict[str, Any], ranks: _OneProcess, name
         if ranks.any_failed(function is None or error is not None):
             break
         if ranks.begin_case(cases[number]) and function is not None:
-            error = _call(function, number, cases, task, ranks)
+            error = _call_on_case(function, number, cases, task, ranks)
         ranks.end_case(error)
     ranks.leave(free=not ranks.any_failed(function is None or error is not None) and request["free"])
 
@@ -247,7 +249,7 @@ class _Printed:
         return getattr(self.stream, name)
 
 
-def _call(
+def _call_on_case(
     function: Callable[..., Any], number: int, cases: list[Case], task: dict[str, Any], ranks: _OneProcess
 ) -> dict[str, Any] | None:
     """Call the student's function and write what it did; return the error that it has raised."""

@@ -198,7 +198,7 @@ class Job:
             limit_s = START_S + self.exercise.deadline_s + EXTRA_S
         end_at = time.monotonic() + limit_s
         while len(runs) < len(texts) and (not runs or runs[-1].is_complete):
-            runs.append(self._run(first + len(runs), end_at))
+            runs.append(self._wait_for_end(first + len(runs), end_at))
         return runs
 
     @property
@@ -217,7 +217,7 @@ class Job:
         new.rename(self.folder / f"request-{self.requests}")
         self.requests += 1
 
-    def _run(self, number: int, end_at: float) -> Run:  # noqa: PLR0912 (a branch for each end)
+    def _wait_for_end(self, number: int, end_at: float) -> Run:  # noqa: PLR0912 (a branch for each end)
         """Wait for the end of the request of this number, not longer than it may take; return what it did."""
         run, is_ending, pause = Run(), False, LEAST_POLL_S
         stacks = [self.folder / f"rank-{rank}.stack" for rank in range(self.ranks)]

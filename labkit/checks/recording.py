@@ -102,7 +102,7 @@ def recording(
         inside.is_inside = True
         _calls.depth = getattr(_calls, "depth", 0) + 1
         try:
-            note(_call(comm, name, kwargs))
+            note(_call_with_sizes(comm, name, kwargs))
             result = call()
             if open_requests is not None and isinstance(result, MPI.Request):
                 open_requests.append(OpenRequest(result, name, here()))
@@ -115,7 +115,7 @@ def recording(
     return Recording
 
 
-def _call(comm: MPI.Intracomm, name: str, kwargs: Mapping[str, Any]) -> Call:
+def _call_with_sizes(comm: MPI.Intracomm, name: str, kwargs: Mapping[str, Any]) -> Call:
     if name.islower():
         sizes = [_size(next(iter(kwargs.values()), None))]
     else:

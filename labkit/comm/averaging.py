@@ -75,17 +75,17 @@ class Averaging:
             )
 
     def __call__(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> None:
-        complete(self._begin(comm, gradient, weight, True))
+        complete(self._weighted_algorithm(comm, gradient, weight, True))
 
     def steps(self, comm: MPI.Intracomm, gradient: np.ndarray, weight: float) -> Steps:
         """Return a generator that averages; it yields wherever it would wait (see `labkit.comm.running`).
 
         Until it has ended, leave the gradient alone, and start no other one on this communicator.
         """
-        return self._begin(comm, gradient, weight, False)
+        return self._weighted_algorithm(comm, gradient, weight, False)
 
     @cached_property
-    def _begin(self) -> Algorithm:
+    def _weighted_algorithm(self) -> Algorithm:
         """Return the algorithm that takes a weight instead of a factor; found once, to call it fast."""
         if self.compress != "none":
             return self._compressed

@@ -59,7 +59,7 @@ class TrainingJob:
     def __repr__(self) -> str:
         return f"the job on rank {self.rank}: restart, load, compute, average, update; step, loop"
 
-    def _do(self, name: str) -> Any:
+    def _call_ingredient(self, name: str) -> Any:
         """Call an ingredient, or the student's in its place."""
         chosen = self._repairs.get(name) if self._is_repaired else None
         return (chosen or self._ingredients[name])(self)
@@ -86,14 +86,14 @@ class TrainingJob:
         self.grads = np.zeros_like(self.params)
         self.used = np.zeros_like(self.params)
         total = sum(self._ingredients["batches"](self))
-        self.batches = [int(batch) for batch in self._do("batches")]
+        self.batches = [int(batch) for batch in self._call_ingredient("batches")]
         if len(self.batches) != self.size or sum(self.batches) != total or min(self.batches) < 0:
             raise ValueError(f"expected {self.size} local batches with the sum {total}, got {self.batches}")
         self.batch = self.batches[self.rank]
-        self._first, stop = self._do("shard")
+        self._first, stop = self._call_ingredient("shard")
         if stop - self._first != self.batch:
             raise ValueError(f"expected {self.batch} samples in the shard, got {self._first} to {stop}")
-        self._do("start")
+        self._call_ingredient("start")
 
     def ids(self, number: int, samples: int) -> np.ndarray:
         """Return the numbers of the samples that this rank takes in a step. Shape: (samples,)."""
@@ -108,11 +108,11 @@ class TrainingJob:
     def compute(self, x: np.ndarray, y: np.ndarray) -> None:
         """Leave this rank's own gradient in `grads`, and its loss in `loss`. Not collective."""
         self.loss, self.grads[:] = loss_and_gradient(self.params, x, y)
-        sleep(len(y) * self._do("pace"))
+        sleep(len(y) * self._call_ingredient("pace"))
 
     def average(self) -> None:
         """Replace the gradient by the mean over the ranks."""
-        self._do("average")
+        self._call_ingredient("average")
 
     def update(self) -> None:
         """Step with the gradient."""
@@ -122,11 +122,11 @@ class TrainingJob:
 
     def step(self) -> None:
         """Train with the next local batch."""
-        self._do("step")
+        self._call_ingredient("step")
 
     def loop(self) -> None:
         """Make all steps, and add up the loss of all ranks after each."""
-        self._do("loop")
+        self._call_ingredient("loop")
 
 
 def loss_and_gradient(params: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:

@@ -91,7 +91,7 @@ class Model(ABC):
         In training, batch normalisation uses the statistics of the batch and updates its running statistics.
         """
         self._check_input(x)
-        return self._run(x, training)
+        return self._forward_through_layers(x, training)
 
     def loss(self, x: np.ndarray, y: np.ndarray, training: bool = False) -> float:
         """Return the mean loss over the batch; `grads` does not change.
@@ -99,7 +99,7 @@ class Model(ABC):
         `correct` then holds how many of the batch's predictions are right (a classifier's).
         """
         self.check(x, y)
-        out = self._run(x, training)
+        out = self._forward_through_layers(x, training)
         self.correct = self._count_correct(out, y)
         return self._loss(out, y)
 
@@ -114,7 +114,7 @@ class Model(ABC):
         that `grads[start:]` is complete, so it can be averaged while the backward pass goes on.
         """
         self.check(x, y)
-        out = self._run(x, training=True)
+        out = self._forward_through_layers(x, training=True)
         dy: np.ndarray | None = self._loss_backward(out, y)
         start = self.grads.size
         for number, layer in reversed(list(enumerate(self.layers))):
@@ -133,7 +133,7 @@ class Model(ABC):
         self._check_input(x)
         self._check_target(x, y)
 
-    def _run(self, x: np.ndarray, training: bool) -> np.ndarray:
+    def _forward_through_layers(self, x: np.ndarray, training: bool) -> np.ndarray:
         """Return the outputs for a batch that has already been checked."""
         for number, layer in enumerate(self.layers):
             if self.before_layer:

@@ -113,10 +113,10 @@ def run_training(
         _write(comm, out, lambda: stack.enter_context(prepare(out)))
         world = CountingComm(EmulatedComm(comm, links) if links else comm)
         straggler = bottleneck.Straggler(slow, comm.rank, settings.seed)
-        _run(comm, world, settings, averaging, straggler, before=before, out=out, draw=draw)
+        _train_and_save(comm, world, settings, averaging, straggler, before=before, out=out, draw=draw)
 
 
-def _run(  # noqa: PLR0915 (a run from its model to its files)
+def _train_and_save(  # noqa: PLR0915 (a run from its model to its files)
     comm: MPI.Intracomm,
     world: CountingComm,
     settings: Settings,
