@@ -1,4 +1,4 @@
-"""From messages back to a schedule: what a cell sent, as rounds of transfers that can be counted and priced.
+"""From messages back to a schedule: what a cell sent, as rounds of transfers, verified, counted and priced.
 
 In a round, a rank sends one message at most and receives one at most. A message belongs to the first round
 after those of the messages that its sender had sent or received before, and that its receiver had taken
@@ -110,7 +110,7 @@ def _transfer(message: Message, unit: int, number_of: dict[int, int]) -> Round:
 
 
 def _numbers_of_ranks(trace: Trace, messages: Sequence[Message]) -> dict[int, int]:
-    """Return the rank in a schedule by the rank in the world: the rank in a communicator that has all messages."""
+    """Return the rank in a schedule by that in the world: that in a communicator which has all messages."""
     names = {message.send.comm for message in messages if message.send is not None}
     members = members_of(names.pop()) if len(names) == 1 else ()
     return {rank: number for number, rank in enumerate(members or range(trace.size))}
