@@ -59,6 +59,14 @@ def watching(**options: Any) -> None:
 
 @command.command
 @ranks_option
+@json_option
+def recording(**options: Any) -> None:
+    """Time messages between pairs of ranks while their calls are recorded, and while they are not."""
+    _on_ranks("benchmarks.recording", **options)
+
+
+@command.command
+@ranks_option
 @click.option("--model", type=click.Choice(MODELS), default="vgg11", show_default=True)
 @click.option(
     "--batch",

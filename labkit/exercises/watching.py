@@ -12,7 +12,7 @@ import numpy as np
 from labkit.checks.exercise import Case, Exercise
 from labkit.exercises import catalogue
 from labkit.exercises.reference import reference_function
-from labkit.replay.parts import EXPECTED, POWERS
+from labkit.replay.parts import EXPECTED, POWERS, PREPARED
 from labkit.text import counted
 from mpiwatch import sessions
 
@@ -64,12 +64,14 @@ def run_case(function: Callable[..., Any], *, powers: bool = True) -> Any:
     contributed = contributed_array(exercise, case) if powers else None
     if world.rank == 0:
         print(f"{exercise.name} with {case.label}{'' if contributed is None else POWERS_NOTE}:")
-    _free_old_communicators()
     comm: Any = world
-    if case.ranks < world.size:
-        comm = world.Split(0 if world.rank < case.ranks else MPI.UNDEFINED, world.rank)
-        if world.rank >= case.ranks:
-            return None
+    with sessions.recording_part(PREPARED):
+        _free_old_communicators()
+        if case.ranks < world.size:
+            comm = world.Split(0 if world.rank < case.ranks else MPI.UNDEFINED, world.rank)
+    if world.rank >= case.ranks:
+        return None
+    if comm is not world:
         _communicators.append(comm)
 
     def call(called: Callable[..., Any]) -> Any:
@@ -107,10 +109,18 @@ def _case_to_run(exercise: Exercise, world: Any) -> Case:
 
 
 def _free_old_communicators() -> None:
-    """Free those of earlier cases. All ranks begin a case together, but they may not end it together."""
+    """Free those of earlier cases. All ranks begin a case together, but they may not end it together.
+
+    If a function has left messages, its communicator stays: MPI might give them to the next one.
+    """
+    from mpi4py import MPI  # noqa: PLC0415  (see above)
+
     while _communicators:
+        comm = _communicators.pop()
         with contextlib.suppress(Exception):  # its cell has failed, and has ended it
-            _communicators.pop().Free()
+            plain = MPI.Intracomm(comm)
+            if not plain.allreduce(plain.Iprobe(), MPI.LOR):
+                comm.Free()
 
 
 def contributed_array(exercise: Exercise, case: Case) -> int | None:

@@ -13,7 +13,7 @@ from labkit.replay.rounds import NoRoundsError, numbered
 from labkit.replay.words import short_line
 from labkit.text import counted
 from labkit.units import approx_size
-from mpiwatch.trace import Message, Trace
+from mpiwatch.trace import Event, Message, Trace
 
 MOST_ROWS = 40
 NOTHING = "–"
@@ -38,7 +38,8 @@ def compare(trace: Trace, expected: Trace) -> Comparison:
         or _of_sizes(yours, theirs)
         or _of_lost(yours)
         or _of_places(yours, theirs)
-        or "The messages have the same ranks and sizes as in one right way: look at the values they hold."
+        or "The messages have the same ranks and sizes as in one right way. If the result is wrong, look at "
+        "the values that they hold, and at what is done with them."
     )
     rows = _rows_by_round(yours, theirs) or _rows_by_link(yours, theirs)
     rows += _rows_of_collectives(trace, expected)
@@ -155,11 +156,18 @@ def _of_places(yours: Sequence[Message], theirs: Sequence[Message]) -> str:
             own, other = message.send, expected.send
             assert own is not None and other is not None
             if own.whole == other.whole > max(message.nbytes, 0) and own.offset != other.offset:
+                begin, right_begin = _begin(own), _begin(other)
                 return (
                     f"Message {number} from rank {link[0]} to rank {link[1]}{_line(message)} is another part "
-                    f"of the array: it begins at byte {own.offset}; in one right way, at byte {other.offset}."
+                    f"of the array: it begins at {begin}; in one right way, at {right_begin}."
                 )
     return ""
+
+
+def _begin(send: Event) -> str:
+    """Return where in its array a message begins: "value 4", counted from 0."""
+    items = send.values.items if send.values is not None else 0
+    return f"value {send.offset * items // send.nbytes}" if items else f"byte {send.offset}"
 
 
 def _line(message: Message) -> str:

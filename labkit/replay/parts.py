@@ -5,6 +5,7 @@ from __future__ import annotations
 from mpiwatch.trace import Trace
 
 EXPECTED = "expected"  # what the reference has sent
+PREPARED = "prepared"  # what has nothing to do with the function
 POWERS = "powers of ten"  # without calls: rank r's contribution consists of values 10^r
 
 

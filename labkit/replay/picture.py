@@ -269,9 +269,11 @@ class Picture:
         """Yield the source lines of a rank's calls where there is room for them."""
         y, free_from, last = self.y(rank) - BAR / 2 - 5, 0.0, ""
         for event in self.trace.logs[rank].events:
-            if event.kind in (Kind.COMPLETE, Kind.CANCELLED):
+            if event.kind in (Kind.COMPLETE, Kind.CANCELLED, Kind.RAISED):
                 continue
             place = self.axis.x(event.begin_s)
+            if event.kind in COLLECTIVES:  # beside the mark of its arrival
+                place += 7
             text = f"{short_line(event.line)} {event.operation}".strip()
             if place >= free_from and text != last:
                 at = f'x="{place:.1f}" y="{y}"'

@@ -1,4 +1,4 @@
-"""From messages back to a schedule: what a cell sent, as rounds of transfers that can be counted and priced.
+"""From messages back to a schedule: what a cell sent, as rounds of transfers, verified, counted and priced.
 
 In a round, a rank sends one message at most and receives one at most. A message belongs to the first round
 after those of the messages that its sender had sent or received before, and that its receiver had taken
@@ -7,21 +7,64 @@ before.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 
-from labkit.schedules import CostModel, Round, Schedule, cost, merge_rounds
-from labkit.schedules.schedule import copy_round
+from labkit.replay.parts import EXPECTED
+from labkit.schedules import (
+    CostModel,
+    Round,
+    Schedule,
+    ScheduleError,
+    chunk_bounds,
+    copy_round,
+    cost,
+    merge_rounds,
+    reduce_round,
+    ring_allgather,
+    ring_allreduce,
+    ring_reduce,
+    ring_reduce_scatter,
+    tree_broadcast,
+    verify,
+)
+from labkit.schedules.schedule import CollectiveName
 from labkit.text import counted
 from labkit.units import approx_time
-from mpiwatch.trace import Message, Trace
+from mpiwatch.trace import Message, Trace, members_of
 
 ITEM_BYTES = 4  # a schedule is of float32 values
 GIGABIT = CostModel(50e-6, 8e-9)  # one host's link of 1 Gbit/s, with a latency of 50 µs
+
+# In the order in which they are tried (a ring reduce is a reduce-scatter, too), with their names and rivals.
+COLLECTIVES: tuple[CollectiveName, ...] = ("allreduce", "reduce", "reduce-scatter", "allgather", "broadcast")
+NAMES: dict[CollectiveName, str] = {
+    "allreduce": "an all-reduce",
+    "reduce-scatter": "a reduce-scatter",
+    "allgather": "an all-gather",
+    "reduce": "a reduce",
+    "broadcast": "a broadcast",
+}
+SUMS = "allreduce", "reduce-scatter", "reduce"
+RIVALS = {
+    "allreduce": ring_allreduce,
+    "reduce-scatter": ring_reduce_scatter,
+    "allgather": ring_allgather,
+    "reduce": ring_reduce,
+    "broadcast": tree_broadcast,
+}
+WORDS_FOR = {
+    "ring_allreduce": "ring all-reduce",
+    "ring_reduce_scatter": "ring reduce-scatter",
+    "ring_allgather": "ring all-gather",
+    "ring_reduce": "ring reduce",
+    "tree_broadcast": "tree broadcast",
+}
 
 
 class NoRoundsError(ValueError):
@@ -31,30 +74,168 @@ class NoRoundsError(ValueError):
 def schedule_of(trace: Trace) -> tuple[Schedule, int]:
     """Return what the ranks of a recording sent, as a schedule, and the bytes of the array that it is for.
 
-    Its transfers have the ranks and the sizes of the messages, so it can be counted, priced and simulated. A
-    recording does not say which chunk a message holds, and whether it was added: each transfer has the first
-    chunks and copies them, and `verify` does not apply. Raise NoRoundsError if there are no rounds.
+    If the messages are parts of one array that each rank has, the transfers have these chunks, and `verify`
+    says whether they are a collective: see `what_is_computed`. A receive into that array copies, a receive
+    beside it is taken as added. Otherwise, each transfer copies the first chunks; then the schedule can only
+    be counted, priced and simulated. Raise NoRoundsError if there are no rounds.
     """
     messages = [message for message in trace.messages if message.send is not None]
     _check(messages)
-    numbers = _rounds(messages)
+    by_round = numbered(messages)
+    places = places_of(trace, messages)
+    if places is not None:
+        return _schedule(trace, by_round, places.cut_evenly()), places.nbytes
     unit = 0
     for message in messages:
         unit = gcd(unit, message.nbytes)
     chunks = max(message.nbytes for message in messages) // unit
-    by_round: dict[int, list[Message]] = defaultdict(list)
-    for message, number in zip(messages, numbers, strict=True):
-        by_round[number].append(message)
-    rounds = [merge_rounds(*(_transfer(message, unit) for message in by_round[n])) for n in sorted(by_round)]
+    number_of = _numbers_of_ranks(trace, messages)
+    rounds = [
+        merge_rounds(*(_transfer(message, unit, number_of) for message in by_round[number]))
+        for number in sorted(by_round)
+    ]
+    return _of_rounds(len(number_of), "broadcast", chunks, rounds), chunks * unit
 
+
+def _of_rounds(p: int, collective: CollectiveName, chunks: int, rounds: list[Round]) -> Schedule:
     def each_round() -> Iterator[Round]:
         yield from rounds
 
-    return Schedule("the messages of a cell", "broadcast", trace.size, chunks, each_round), chunks * unit
+    return Schedule("the messages of a cell", collective, p, chunks, each_round)
 
 
-def _transfer(message: Message, unit: int) -> Round:
-    return copy_round(message.source, message.dest, 0, np.array(message.nbytes // unit))
+def _transfer(message: Message, unit: int, number_of: dict[int, int]) -> Round:
+    source, dest = number_of[message.source], number_of[message.dest]
+    return copy_round(source, dest, 0, np.array(message.nbytes // unit))
+
+
+def _numbers_of_ranks(trace: Trace, messages: Sequence[Message]) -> dict[int, int]:
+    """Return the rank in a schedule by that in the world: that in a communicator which has all messages."""
+    names = {message.send.comm for message in messages if message.send is not None}
+    members = members_of(names.pop()) if len(names) == 1 else ()
+    return {rank: number for number, rank in enumerate(members or range(trace.size))}
+
+
+# Which chunks the messages hold
+
+
+class Places(NamedTuple):
+    """Where the messages stand in the array that each rank has, of `nbytes` bytes, cut at `bounds`.
+
+    `first`: where each message begins, in bytes; `added`: whether its receiver adds it, None if that is not
+    known; both by the message's number in the recording.
+    """
+
+    nbytes: int
+    bounds: list[int]
+    first: dict[int, int]
+    added: dict[int, bool | None]
+
+    def cut_evenly(self) -> Places:
+        """Return the same places in an array that is cut as a schedule cuts it, so that bytes are exact."""
+        chunks = len(self.bounds) - 1
+        cuts = chunk_bounds(self.nbytes // ITEM_BYTES, chunks) * ITEM_BYTES
+        if self.bounds == cuts.tolist():
+            return self
+        unit = gcd(*self.bounds)
+        return self._replace(bounds=list(range(0, self.nbytes + 1, unit)))
+
+
+def places_of(trace: Trace, messages: Sequence[Message]) -> Places | None:
+    """Return where messages stand in the array of each rank; None if they are no parts of one array."""
+    wholes = [event.whole for message in messages for event in (message.send, message.receive) if event]
+    nbytes = max(wholes, default=0)
+    first: dict[int, int] = {}
+    for number, message in enumerate(messages):
+        assert message.send is not None
+        known = [e.offset for e in (message.send, message.receive) if e is not None and e.whole == nbytes]
+        if not known or known[0] + message.nbytes > nbytes:
+            return None
+        first[number] = known[0]
+    arrays = _arrays(messages, nbytes)
+    added = {number: _is_added(message, arrays, nbytes) for number, message in enumerate(messages)}
+    ends = {first[number] + message.nbytes for number, message in enumerate(messages)}
+    return Places(nbytes, sorted({0, nbytes, *first.values(), *ends}), first, added)
+
+
+def _arrays(messages: Sequence[Message], nbytes: int) -> dict[int, int]:
+    """Return where the array of each rank is in its memory: the one from which it has sent most messages."""
+    counts: dict[int, Counter[int]] = defaultdict(Counter)
+    for message in messages:
+        send = message.send
+        if send is not None and send.whole == nbytes:
+            counts[message.source][send.address - send.offset] += 1
+    return {rank: of_rank.most_common(1)[0][0] for rank, of_rank in counts.items()}
+
+
+def _is_added(message: Message, arrays: dict[int, int], nbytes: int) -> bool | None:
+    """Return whether a message was received beside the array of its receiver, and not into it.
+
+    None if the receiver has sent nothing, so that its array is not known.
+    """
+    receive = message.receive
+    assert receive is not None
+    if message.dest not in arrays:
+        return None
+    return receive.whole != nbytes or receive.address - receive.offset != arrays[message.dest]
+
+
+def _schedule(
+    trace: Trace, by_round: dict[int, list[Message]], places: Places, name: CollectiveName = "allreduce"
+) -> Schedule:
+    """Return the schedule of messages with known places, as the collective of this name."""
+    messages = [message for message in trace.messages if message.send is not None]
+    number_of = {id(message): number for number, message in enumerate(messages)}
+    ranks = _numbers_of_ranks(trace, messages)
+    chunk_at = {place: chunk for chunk, place in enumerate(places.bounds)}
+    rounds = []
+    for number in sorted(by_round):
+        transfers = []
+        for message in by_round[number]:
+            index = number_of[id(message)]
+            first, stop = chunk_at[places.first[index]], chunk_at[places.first[index] + message.nbytes]
+            is_added = places.added[index]
+            make = reduce_round if (name in SUMS if is_added is None else is_added) else copy_round
+            source, dest = ranks[message.source], ranks[message.dest]
+            transfers.append(make(source, dest, first, stop))
+        rounds.append(merge_rounds(*transfers))
+    return _of_rounds(len(ranks), name, len(places.bounds) - 1, rounds)
+
+
+class Computed(NamedTuple):
+    """What messages compute: the schedule of the collective that they are, or what is wrong with them.
+
+    `schedule`: None if it is not known which chunks they hold. `why`: empty if they are the collective.
+    """
+
+    schedule: Schedule | None
+    nbytes: int
+    why: str
+
+
+def what_is_computed(trace: Trace, wanted: CollectiveName | None = None) -> Computed:
+    """Return which collective the messages of a recording are.
+
+    If they are none, `why` says what is missing for the `wanted` one, or for an all-reduce. Raise
+    NoRoundsError if they do not fall into rounds.
+    """
+    messages = [message for message in trace.messages if message.send is not None]
+    _check(messages)
+    by_round = numbered(messages)
+    places = places_of(trace, messages)
+    if places is None:
+        return Computed(None, 0, "it is not known which part of an array each of them holds")
+    errors: dict[CollectiveName, str] = {}
+    for name in COLLECTIVES if wanted is None else (wanted,):
+        schedule = _schedule(trace, by_round, places, name)
+        try:
+            verify(schedule)
+        except ScheduleError as error:
+            errors[name] = str(error).partition(" ranks, ")[2] or str(error)
+            continue
+        return Computed(schedule, places.nbytes, "")
+    name = wanted or COLLECTIVES[0]
+    return Computed(_schedule(trace, by_round, places, name), places.nbytes, errors[name])
 
 
 def _check(messages: list[Message]) -> None:
@@ -154,16 +335,47 @@ def _chain(after: dict[int, set[int]], indices: list[int]) -> None:
 
 
 def price_sentence(trace: Trace) -> str:
-    """Return what the messages would cost on other links, or why they are no schedule."""
+    """Return what the messages compute and would cost on other links, or why they are no schedule.
+
+    If the recording has the traffic of a right way, too, the collective is the one that this computes.
+    """
     if not any(message.send is not None for message in trace.messages):
         return ""
+    expected = trace.part(EXPECTED)
     try:
         schedule, nbytes = schedule_of(trace)
+        wanted = collective_of(expected) if expected is not None else None
+        computed = what_is_computed(trace, wanted)
     except NoRoundsError as why:
         return f"The messages do not fall into rounds: {why}."
     rounds = sum(1 for _ in schedule)
     seconds = cost(schedule, nbytes, GIGABIT)
     messages = counted(sum(len(round_) for round_ in schedule), "message")
-    where = f"On {counted(trace.size, 'host')} with links of 1 Gbit/s"
+    where = f"On {counted(schedule.p, 'host')} with links of 1 Gbit/s"
     took = f"they would take about {approx_time(seconds)}, by the cost model"
-    return f"The {messages} fall into {counted(rounds, 'round')}. {where}, {took}."
+    texts = [f"The {messages} fall into {counted(rounds, 'round')}.", _verdict(computed, wanted)]
+    if computed.schedule is not None and not computed.why:
+        other = RIVALS[computed.schedule.collective](schedule.p)
+        took += f"; the lab's {WORDS_FOR[other.name]} takes {approx_time(cost(other, nbytes, GIGABIT))}"
+    return " ".join([*texts, f"{where}, {took}."])
+
+
+def collective_of(trace: Trace) -> CollectiveName | None:
+    """Return which collective the messages of a recording are; None if they are none or are not known."""
+    try:
+        computed = what_is_computed(trace)
+    except NoRoundsError:
+        return None
+    return None if computed.schedule is None or computed.why else computed.schedule.collective
+
+
+def _verdict(computed: Computed, wanted: CollectiveName | None) -> str:
+    """Return what the messages compute, in a sentence."""
+    if computed.schedule is None:
+        return f"They cannot be verified: {computed.why}."
+    name = NAMES[computed.schedule.collective]
+    if not computed.why:
+        return f"Verified: if each rank adds what it receives beside its array, they are {name}."
+    if wanted is None:
+        return "As they are, they are no collective that the lab knows: `verify` says why."
+    return f"They are not {name}: {computed.why}."

@@ -35,9 +35,11 @@ class Rank:
         values = Values(nbytes // 8, (1.0,) * min(16, nbytes // 8))
         self.add(Kind.SEND, "Send", begin, end, peer=dest, nbytes=nbytes, line=place, values=values, **more)
 
-    def receive(self, source: int, begin: float, end: float | None, nbytes: int = 800, line: int = 6) -> None:
+    def receive(
+        self, source: int, begin: float, end: float | None, nbytes: int = 800, line: int = 6, **more: Any
+    ) -> None:
         place = f"cell line {line}: `comm.Recv(got, left)`"
-        self.add(Kind.RECEIVE, "Recv", begin, end, peer=source, nbytes=nbytes, line=place)
+        self.add(Kind.RECEIVE, "Recv", begin, end, peer=source, nbytes=nbytes, line=place, **more)
 
     def request(self, source: int, begin: float, wait: float, end: float, nbytes: int = 800) -> None:
         """Add an Irecv at `begin` and its Wait, which lasts from `wait` to `end`."""

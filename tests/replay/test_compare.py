@@ -91,8 +91,8 @@ def test_another_part_of_the_array() -> None:
 
     said, _ = compare(sends(24), sends(48))
     assert said == (
-        "Message 1 from rank 0 to rank 1 (line 5) is another part of the array: it begins at byte 24; in one "
-        "right way, at byte 48."
+        "Message 1 from rank 0 to rank 1 (line 5) is another part of the array: it begins at value 3; in one "
+        "right way, at value 6."
     )
 
 

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import pytest
 
-from labkit.replay.rounds import GIGABIT, NoRoundsError, price_sentence, schedule_of
+from labkit.replay.parts import EXPECTED
+from labkit.replay.rounds import (
+    GIGABIT,
+    NAMES,
+    NoRoundsError,
+    collective_of,
+    price_sentence,
+    schedule_of,
+    what_is_computed,
+)
 from labkit.schedules import (
     CostModel,
+    Round,
     Schedule,
+    chunk_bounds,
+    collective,
     cost,
     count_traffic,
+    ring_allgather,
     ring_allreduce,
+    ring_reduce,
+    ring_reduce_scatter,
+    root_allreduce,
+    root_broadcast,
     root_reduce,
+    tree_allreduce,
+    tree_broadcast,
     tree_reduce,
 )
 from labkit.schedules.cost_model import rounds_with_sizes
-from mpiwatch.trace import Kind, Trace
+from mpiwatch.trace import Kind, Part, Trace, merge
 from tests.replay.recordings import deadlock, ranks, trace_of
 
 NBYTES = 4800
@@ -52,10 +72,81 @@ def test_the_messages_of_a_schedule_are_its_rounds_again(make, p: int, ahead: bo
     assert cost(found, found_nbytes, model) == pytest.approx(cost(schedule, nbytes, model))
 
 
+ARRAY, BESIDE = 1 << 20, 1 << 30  # addresses
+
+
+def recording_in_arrays(schedule: Schedule, n: int, itemsize: int = 8) -> Trace:
+    """Return what ranks record that run a schedule on arrays of n values; what is added arrives beside."""
+    bounds = (chunk_bounds(n, schedule.chunks) * itemsize).tolist()
+    those = ranks(schedule.p)
+    for number, round_ in enumerate(schedule):
+        begin = 10.0 * number + 1
+        for source, dest, first, stop, is_added in round_:
+            offset, nbytes = bounds[first], bounds[stop] - bounds[first]
+            sent = {"offset": offset, "whole": n * itemsize, "address": ARRAY + offset}
+            those[source].send(dest, begin, begin + 0.5, nbytes=nbytes, **sent)
+            received = sent | {"address": (BESIDE if is_added else ARRAY) + offset}
+            if is_added and dest % 2:  # a buffer of the chunk's size
+                received |= {"offset": 0, "whole": nbytes, "address": BESIDE}
+            those[dest].receive(source, begin + 0.1, begin + 2, nbytes=nbytes, **received)
+    return trace_of(those, 1000.0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(ring_allreduce, root_allreduce, tree_allreduce, ring_reduce_scatter, ring_allgather),
+        *(tree_reduce, root_reduce, ring_reduce, tree_broadcast, root_broadcast),
+    ],
+)
+@pytest.mark.parametrize("p", [2, 3, 4, 5])
+@pytest.mark.parametrize("n", [60, 13])
+def test_messages_in_arrays_are_verified_as_the_collective_that_they_are(make, p: int, n: int) -> None:
+    schedule = make(p)
+    trace = recording_in_arrays(schedule, n)
+    computed = what_is_computed(trace)
+    assert computed.why == "" and computed.schedule is not None
+    assert computed.schedule.collective == schedule.collective
+    if schedule.chunks > 1:  # else its array may be cut in more chunks
+        own, other = (sorted(t for round_ in each for t in round_) for each in (computed.schedule, schedule))
+        assert own == other
+    found, nbytes = schedule_of(trace)  # whose bytes are exact, however the array is cut
+    sent = [0] * p
+    for message in trace.messages:
+        sent[message.source] += message.nbytes
+    assert nbytes == n * 8 and count_traffic(found, nbytes).sent.tolist() == sent
+    assert f"they are {NAMES[schedule.collective]}." in price_sentence(trace)
+
+
+def test_a_wrong_schedule_is_told_why() -> None:
+    @collective("reduce-scatter")
+    def too_short(p: int) -> Iterator[Round]:
+        yield from list(ring_reduce_scatter(p))[:-1]
+
+    expected = recording_in_arrays(ring_reduce_scatter(4), 60)
+    assert collective_of(expected) == "reduce-scatter"
+    trace = recording_in_arrays(too_short(4), 60)
+    logs = [
+        log._replace(parts=(Part(EXPECTED, expected.logs[rank].events),)) for rank, log in trace.logs.items()
+    ]
+    said = price_sentence(merge(logs))
+    assert "They are not a reduce-scatter: after the last round: rank 0's chunk 0 should hold" in said, said
+    assert "they are no collective that the lab knows" in price_sentence(trace)
+
+
+def test_what_a_function_sends_is_priced_beside_the_ring() -> None:
+    said = price_sentence(recording_in_arrays(root_allreduce(4), 1 << 20))
+    assert "Verified: if each rank adds what it receives beside its array, they are an all-reduce." in said
+    assert "they would take about 403 ms, by the cost model; the lab's ring all-reduce takes 101 ms" in said
+
+
 def test_the_sentence_prices_the_messages() -> None:
     schedule = ring_allreduce(4)
     said = price_sentence(recording_of(schedule, 4 * NBYTES))
-    assert said.startswith("The 24 messages fall into 6 rounds. On 4 hosts with links of 1 Gbit/s")
+    assert said.startswith(
+        "The 24 messages fall into 6 rounds. They cannot be verified: it is not known which"
+    )
+    assert "On 4 hosts with links of 1 Gbit/s, they would take about" in said
     assert cost(schedule, 4 * NBYTES, GIGABIT) == pytest.approx(6 * (50e-6 + NBYTES * 8e-9))
 
 

@@ -253,7 +253,7 @@ def _taken_from(sends: Mapping[tuple[Any, ...], deque[Event]], completion: Event
 
 def _was_refused(send: Event) -> bool:
     """Return whether a send has raised an error at once, so that nothing has left the rank."""
-    return send.has_failed and send.kind is Kind.START_SEND
+    return send.has_failed and (send.kind is Kind.START_SEND or not send.never_ended)
 
 
 def _message(send: Event | None, receive: Event | None, completion: Event | None) -> Message:

@@ -305,7 +305,7 @@ class RecordedComm:
         call = _method(self, name)
         active = recorder
         if active is None or given["dest"] == MPI.PROC_NULL:
-            return call(**given)
+            return call(*given.values())
         buffer = given["buf"] if "buf" in given else given["obj"]
         noted = active.begin(Kind.SEND, name, self, given["dest"], given["tag"], buffer, _getframe(2))
         return _completed(noted, call, given)
@@ -315,7 +315,7 @@ class RecordedComm:
         call = _method(self, name)
         active = recorder
         if active is None or given["source"] == MPI.PROC_NULL:
-            return call(**given)
+            return call(*given.values())
         status = given["status"] = given["status"] or MPI.Status()
         source, tag, into = given["source"], given["tag"], given["buf"]
         noted = active.begin(Kind.RECEIVE, name, self, source, tag, None, _getframe(2), size=-1, into=into)
@@ -329,7 +329,7 @@ class RecordedComm:
         call = _method(self, name)
         active = recorder
         if active is None:
-            return call(**given)
+            return call(*given.values())
         frame, sent, received = _getframe(2), None, None
         status = given["status"] = given["status"] or MPI.Status()
         buffer = next(given[key] for key in ("sendbuf", "sendobj", "buf") if key in given)
@@ -343,7 +343,7 @@ class RecordedComm:
                 Kind.RECEIVE, name, self, source, tag, None, frame, number=number, size=-1, into=into
             )
         try:
-            result = call(**given)
+            result = call(*given.values())
         except BaseException as error:
             for noted in filter(None, (sent, received)):
                 noted.fail(error)
@@ -361,7 +361,7 @@ class RecordedComm:
         call = _method(self, name)
         active = recorder
         if active is None:
-            return call(**given)
+            return call(*given.values())
         status = given["status"] = given["status"] or MPI.Status()
         if name.lower() == "mprobe":
             noted = active.begin(
@@ -369,7 +369,7 @@ class RecordedComm:
             )
             message = _made(noted, call, given)
         else:
-            message = call(**given)
+            message = call(*given.values())
             if message is None or message == MPI.MESSAGE_NO_PROC:
                 return message
             noted = active.begin(
@@ -383,7 +383,7 @@ class RecordedComm:
         call = _method(self, name)
         active = recorder
         if active is None:
-            return call(**given)
+            return call(*given.values())
         noted = active.begin(
             Kind.PROBE, name, self, given["source"], given["tag"], None, _getframe(2), size=-1
         )
@@ -394,7 +394,7 @@ class RecordedComm:
         call = _method(self, name)
         active = recorder
         if active is None:
-            return call(**given)
+            return call(*given.values())
         buffer = _sent_in_collective(given)
         root = given.get("root", -1)
         root = root if isinstance(root, int) else -1
@@ -412,11 +412,11 @@ class RecordedComm:
         call = _method(self, name)
         active = recorder
         if active is None:
-            return call(**given)
+            return call(*given.values())
         kind = Kind.START_RECEIVE if name in NONBLOCKING_RECEIVES else Kind.START_SEND
         peer = given["source"] if kind is Kind.START_RECEIVE else given["dest"]
         if peer == MPI.PROC_NULL:
-            return call(**given)
+            return call(*given.values())
         buffer = given["buf"] if "buf" in given else given["obj"]
         is_receive = kind is Kind.START_RECEIVE
         shown_buffer, size = (None, -1) if is_receive else (buffer, None)
@@ -433,7 +433,7 @@ class RecordedComm:
         call = _method(self, name)
         active = recorder
         if active is None:
-            return call(**given)
+            return call(*given.values())
         frame, number = _getframe(2), 0
         if given["dest"] != MPI.PROC_NULL:
             buffer = given.get("sendbuf", given.get("buf"))
@@ -442,7 +442,7 @@ class RecordedComm:
             active.log.request(sent.row, number)
             sent.end()
         if given["source"] == MPI.PROC_NULL:
-            return call(**given)
+            return call(*given.values())
         peer, tag = given["source"], given["recvtag"]
         buffer = given.get("recvbuf", given.get("buf"))
         noted = active.begin(
@@ -458,7 +458,7 @@ class RecordedComm:
         call = _method(self, name)
         active = recorder
         if active is None:
-            return call(**given)
+            return call(*given.values())
         buffer, root = _sent_in_collective(given), given.get("root", -1)
         noted = active.begin(Kind.START_COLLECTIVE, name, self, -1, -1, buffer, _getframe(2), root=root)
         request = _completed(noted, call, given)
@@ -469,7 +469,7 @@ class RecordedComm:
 
     def _record_persistent(self, name: str, given: dict[str, Any]) -> Any:
         """Note what a persistent request sends or receives: it is recorded when it starts."""
-        request = _method(self, name)(**given)
+        request = _method(self, name)(*given.values())
         active = recorder
         if active is None:
             return request
@@ -499,7 +499,7 @@ def _method(comm: Any, name: str) -> Callable[..., Any]:
 def _made(noted: Call, call: Callable[..., Any], given: dict[str, Any]) -> Any:
     """Make a call; if it raises an error, note that."""
     try:
-        return call(**given)
+        return call(*given.values())
     except BaseException as error:
         noted.fail(error)
         raise
