@@ -29,6 +29,9 @@ from labkit.plots.style import (
 if TYPE_CHECKING:
     from labkit.train.steps import Step  # a notebook's kernel draws figures, but must not load MPI
 
+MANY_RANKS = 16  # more of them are drawn alike, without a name for each
+NAMED_OF_MANY = 8  # one of so many has its name beside the timeline
+
 
 def losses(local: Sequence[Sequence[float]], over_all: Sequence[float]) -> Figure:
     """Return the loss by epoch: one curve for each rank's shard, and a black one for all samples.
@@ -36,13 +39,19 @@ def losses(local: Sequence[Sequence[float]], over_all: Sequence[float]) -> Figur
     Shapes: local (ranks, epochs), over_all (epochs,).
     """
     figure, axes = one_panel((6.4, 4), "Epoch", "Loss (mean over samples)")
+    are_many = len(local) > MANY_RANKS
+    if are_many:
+        curves = np.asarray(local).T
+        thin = axes.plot(np.arange(1, len(curves) + 1), curves, color=colour(0), linewidth=0.5, marker=".")
+        thin[0].set_label(f"each of ranks 0–{len(local) - 1}")
+        local = []
     for rank, curve in enumerate(local):
         every, mark = max(1, len(curve) // 10), MARKERS[rank % len(MARKERS)]
         (line,) = axes.plot(np.arange(1, len(curve) + 1), curve, color=colour(rank), label=f"rank {rank}")
         line.set(marker=mark, markersize=4, markevery=every, linestyle=LINES[rank % len(LINES)])
     axes.plot(np.arange(1, len(over_all) + 1), over_all, color="black", linewidth=2.5, label="all ranks")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend()
+    axes.legend(loc="upper right" if are_many else "best")  # the best of many curves takes long to find
     return figure
 
 
@@ -165,22 +174,24 @@ def timeline(steps: Sequence[Step], title: str = "", first: int = 1, last: int |
     ranks = sorted({step.rank for step in shown})
     zero, end = min(step.begin for step in shown), max(step.done for step in shown)
     scale, unit = (1.0, "s") if end - zero >= 2 else (1e3, "ms")
-    figure, (axes,) = panels((9, 0.42 * len(ranks) + 1.5))
+    are_many = len(ranks) > MANY_RANKS
+    figure, (axes,) = panels((9, (0.12 if are_many else 0.42) * len(ranks) + 1.5))
+    spans: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for step in shown:
+        for name, begin, stop in step.spans():
+            span = scale * (begin - zero), scale * (stop - begin)
+            spans.setdefault((name, step.rank), []).append(span)
     for activity, style in STYLES.items():
         for rank in ranks:
-            spans = [
-                (scale * (begin - zero), scale * (stop - begin))
-                for step in shown
-                if step.rank == rank
-                for name, begin, stop in step.spans()
-                if name == activity
-            ]
-            axes.broken_barh(spans, (rank - 0.32, 0.64), edgecolor=INK, linewidth=0.3, **style)
+            of_rank = spans.get((activity, rank), [])
+            width = 0.0 if are_many else 0.3
+            axes.broken_barh(of_rank, (rank - 0.32, 0.64), edgecolor=INK, linewidth=width, **style)
     numbers = sorted({step.number for step in shown})
     for number in numbers:
         begins = min(step.begin for step in shown if step.number == number)
         axes.axvline(scale * (begins - zero), color=INK, linewidth=0.6, linestyle=":", zorder=0)
-    axes.set_yticks(ranks, [f"rank {rank}" for rank in ranks])
+    named = ranks[::NAMED_OF_MANY] if are_many else ranks
+    axes.set_yticks(named, [f"rank {rank}" for rank in named])
     axes.set_ylim(ranks[-1] + 0.6, ranks[0] - 0.6)
     axes.set_xlim(0, scale * (end - zero))
     axes.set_xlabel(f"Time ({unit}); dotted: a step starts; empty: idle")

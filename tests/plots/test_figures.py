@@ -16,6 +16,7 @@ from labkit.plots import buckets, images, sharding, training
 from labkit.plots.collectives import before_after
 from labkit.plots.schedules import busiest_by_ranks, fits, times_on_networks, traffic_by_rank
 from labkit.plots.style import COLOURS
+from labkit.train.steps import Step
 
 
 def png(figure: Figure) -> bytes:
@@ -215,3 +216,17 @@ def test_label_counts_writes_every_count() -> None:
     first, second = sharding.label_counts({"a": table, "b": table.T}).axes
     assert texts(first) == ["3", "0", "1", "2"] and texts(second) == ["3", "1", "0", "2"]
     assert (first.get_title(), first.get_xlabel(), first.get_ylabel()) == ("a", "Label", "Rank")
+
+
+def test_pictures_of_many_ranks_can_be_read_and_are_drawn_soon() -> None:
+    """Of 64 ranks: a legend with 65 lines covered the curves; the timeline took most of a minute to draw."""
+    ranks, steps = 64, 10
+    legend = training.losses([[2.0, 1.0]] * ranks, [2.0, 1.0]).axes[0].get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["each of ranks 0–63", "all ranks"]
+    moments = [(rank, number) for rank in range(ranks) for number in range(1, steps + 1)]
+    many = [Step(1, number, rank, number + 0.0, *[number + 0.5] * 4) for rank, number in moments]
+    figure = training.timeline(many)
+    (axes,) = figure.axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names[:2] == ["rank 0", "rank 8"] and len(names) == 8
+    assert figure.get_size_inches()[1] < 12

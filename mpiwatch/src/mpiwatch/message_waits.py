@@ -13,7 +13,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from time import process_time, sleep
+from time import monotonic, process_time, sleep
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
@@ -39,6 +39,7 @@ SPIN_IN_SCHEDULE_S = 0.05  # much longer than a segment takes between two ranks 
 # some hundred of those that a finished Send has left with MPI.
 POLLS_WHILE_STUCK = 300
 CERTAIN_S = 1.0  # of nothing but polls, before the rank counts as waiting
+NAP_SHARE, LONGEST_NAP_S = 0.02, 0.05  # of the time that a sleeping barrier has waited
 GAP_S = 1.0  # after a longer gap between two samples, the time between them is unknown
 # A rank that computes or sleeps between its polls makes fewer, or spends more time on each.
 LEAST_PER_S, MOST_CPU_S = 2_000, 20e-6
@@ -344,18 +345,19 @@ def wait_for(
 
 
 def sleeping_barrier(comm: MPI.Intracomm) -> None:
-    """Wait until all ranks have called this, asleep between polls (1 ms). Collective.
+    """Wait until all ranks have called this, asleep between polls: 1 ms, and later longer. Collective.
 
     MPI's own Barrier polls as fast as it can. That is right for microseconds, but takes the core from a rank
     that works for seconds, say rank 0 while it loads a data set. On a watched communicator, raise HangError
     if a rank does not come.
     """
-    request = comm.Ibarrier()
+    request, began = comm.Ibarrier(), monotonic()
 
     def is_done() -> bool:
         if request.Test():
             return True
-        sleep(NAP_S)
+        # A hundred ranks that poll each millisecond would take two cores.
+        sleep(max(NAP_S, min((monotonic() - began) * NAP_SHARE, LONGEST_NAP_S)))
         return False
 
     if getattr(comm, "_channel", None) is not None:
