@@ -8,13 +8,16 @@ from pathlib import Path
 import nbformat
 import pytest
 from click.testing import CliRunner
+from nbconvert.exporters.base import get_exporter
 
 from check_jobs import checks_in, run_checks
 from labkit.cli.export import command
 from tests import lab_checks
-from tests.conftest import DEADLINE_S, thorough
+from tests.conftest import DEADLINE_S, run_python, thorough
 
-NOTEBOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
+TOOL = ROOT / "tools/run_notebooks.py"
 SHORT = "00_meet_the_cluster", "03_sharding"
 RANKS = 3  # nbval runs the same cells on four
 CHECKS = """\
@@ -80,6 +83,31 @@ def test_a_notebook_is_saved_as_make_notebooks_saves_it(notebook: nbformat.Noteb
         assert set(cell.metadata) <= {"tags", "jupyter", "slideshow"}, cell.id
         if cell.cell_type == "code":
             assert cell.execution_count is not None, f"{cell.id} was not run: make notebooks"
+
+
+def test_cells_say_where_slides_begin(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / path.name
+    copy.write_bytes(path.read_bytes())
+    run_python(TOOL, "--no-run", copy)
+    assert copy.read_bytes() == path.read_bytes(), f"python tools/run_notebooks.py --no-run {path.name}"
+
+
+def test_a_heading_begins_a_slide() -> None:
+    """Headings of exercises, other text and code stand on slides below it."""
+    path = next(path for path in NOTEBOOKS if path.stem.startswith("05"))
+    cells = nbformat.read(path, as_version=4).cells
+    headings = sum(bool(re.match("##? ", cell.source)) for cell in cells if cell.cell_type == "markdown")
+    page, _ = get_exporter("slides")().from_filename(str(path))
+    # Each slide is a section with sections below it.
+    assert len(re.findall(r"<section[^>]*>\s*<section", page)) == headings > 3
+    assert len(re.findall("<section", page)) > 2 * headings
+
+
+def test_a_kernel_without_labkit_is_told_what_to_do(notebook: nbformat.NotebookNode) -> None:
+    """Its first error shows the line that imports labkit, and with it what the line says."""
+    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    first = next(line for line in code.splitlines() if re.match("(from|import) labkit", line))
+    assert first.endswith("  # No module named labkit? Start JupyterLab with `make lab`.")
 
 
 def test_a_table_fits_the_page(notebook: nbformat.NotebookNode) -> None:
