@@ -47,6 +47,7 @@ COMMANDS = {
     "course": ("labkit.cli.teaching", "Collect, regrade and pass on what a class hands in."),
     "progress": ("labkit.cli.exercises", "List the exercises and what is done."),
     "collect": ("labkit.cli.exercises", "Assemble what you have written into a program: my_ddp.py."),
+    "report": ("labkit.cli.report", "Write a report on your program, from a prediction to one page."),
     "export": ("labkit.cli.export", "Write a notebook's %%px cells as a program for mpiexec."),
 }
 

@@ -39,14 +39,14 @@ def run_program(target: Path, ranks: int, average: str = "") -> tuple[str, list[
     `average` is an average of the student's own: with it, the bytes of one more epoch are counted.
     """
     try:
-        output = _output(ranks, str(target))
+        output = output_on_ranks(ranks, str(target))
         accuracy, step = ACCURACY.search(output), STEP.search(output)
         if accuracy is None or step is None:
             return f"It ran, but printed no accuracy and no time of a step: {output[-200:]!r}", []
         counted_bytes = None
         if average:
             words = "-m", "labkit.exercises.counted_run", str(target), "--average", average, "--epochs", "1"
-            match = BUSIEST.search(_output(ranks, *words))
+            match = BUSIEST.search(output_on_ranks(ranks, *words))
             counted_bytes = int(match[1]) if match else None
     except ChildError as error:
         return f"It did not run to its end: {error}.", []
@@ -58,7 +58,7 @@ def run_program(target: Path, ranks: int, average: str = "") -> tuple[str, list[
     return "\n".join(_sentences(result, same)), [*same, result]
 
 
-def _output(ranks: int, *words: str) -> str:
+def output_on_ranks(ranks: int, *words: str) -> str:
     """Return what Python prints on several ranks, each with one thread. Raise ChildError if it fails."""
     command = [*mpiexec(), "-n", str(ranks), sys.executable, *words]
     environment = {**os.environ, **launch.settings(), **launch.one_machine(), **launch.ONE_THREAD}

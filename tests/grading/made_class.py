@@ -139,5 +139,8 @@ if __name__ == "__main__":
         total_s = 0.0
         for command, text, seconds in run_course(Path(place), made_class(int(sys.argv[1]))):
             total_s += seconds
-            print(f"{seconds:7.1f} s  {command}\n          {text.strip().splitlines()[-1][:150]}", flush=True)
+            lines = text.strip().splitlines()
+            errors = [line for line in lines[:-1] if "ERROR" in line]
+            shown = "\n          ".join(line[:150] for line in [*errors[:5], *lines[-1:]])
+            print(f"{seconds:7.1f} s  {command}\n          {shown}", flush=True)
         print(f"{total_s / 60:.1f} minutes")
