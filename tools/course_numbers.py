@@ -383,11 +383,17 @@ def _cells(number: str) -> list[Cell]:
             kind = "check" if "check" in _tags(cell) else "code"
             if "exercise" in _tags(cell):
                 kind = "stub"
-            figures = sum("image/png" in output.get("data", {}) for output in cell["outputs"])
+            figures = sum(_is_figure(output) for output in cell["outputs"])
             own = task if kind != "code" else ""
             is_folded = cell["metadata"].get("jupyter", {}).get("source_hidden", False)
             found.append(Cell(cell["id"], kind, section, own, source, figures, is_folded))
     return found
+
+
+def _is_figure(output: Any) -> bool:
+    """Return whether an output is a figure, or what `%%replay` shows."""
+    data = output.get("data", {})
+    return "image/png" in data or "labkit-replay" in "".join(data.get("text/html", ""))
 
 
 def _tags(cell: Any) -> list[str]:

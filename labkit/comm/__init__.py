@@ -19,6 +19,7 @@ from labkit.comm.emulation import EmulatedComm, Link, parse_link
 from labkit.comm.running import run
 from labkit.comm.scheduled import RingComm, ScheduledComm
 from labkit.comm.shared_memory import shared_array
+from labkit.comm.slow_link import Nets, nets_with_a_slow_link
 from mpiwatch.layers import CollectiveError, raise_together, sleeping_barrier
 
 mpiwatch.register("labkit.comm", wraps=True)

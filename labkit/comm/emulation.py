@@ -190,7 +190,9 @@ class EmulatedRequest(MPI.Request):
         creation = getattr(request, "made", None)
         if creation:  # a hang report names the line outside this package
             frame = caller()
-            self.made = *creation[:-2], frame.f_code, frame.f_lasti
+            place = frame.f_code, frame.f_lasti
+            # A recording knows `creation` itself, and then that has this place already.
+            self.made = creation if creation[-2:] == place else (*creation[:-2], *place)
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait, asleep, until the message completes."""

@@ -622,6 +622,9 @@ QUESTIONS = {
     "06-thousand": "There are p(p-1)/2 pairs, but p/2 disjoint pairs can measure at once. So p-1 rounds "
     "are enough, if the pairs share no link. Or search by halves: run an all-reduce in each half of the "
     "ranks, and go on with the slow half.",
+    "06-long-arrows": "Those to and from the slow rank. In the ring there are two in every round, so each "
+    "round waits for the slow link. Through rank 0, only two of all messages are long: the slow rank's "
+    "gradient and the mean that goes back to it. (On real hosts, all arrows are about equally long.)",
     "06-factor-2": "Compare the two speed-ups that the cell prints. Against the slow link, leaving out "
     "gains less than before: each other rank computes p / (p - 1) times as much, and there is less to "
     "win. Local SGD loses less, as it also saves transfers over the usual links. Against the straggler, "

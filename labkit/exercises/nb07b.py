@@ -367,6 +367,12 @@ QUESTIONS = {
     "07b-last-layer": "The gather of the last layer before its backward pass: it has just been dropped. "
     "Without it, a step has one exposed gather fewer, and less traffic. The memory does not "
     "grow: two layers may be whole.",
+    "07b-update": "ZeRO-1 exposes all reduce-scatters and all gathers, (LAYERS, LAYERS): `average` "
+    "begins after the backward pass, and `update` waits. ZeRO-2 exposes the last reduce-scatter and all "
+    "gathers, (1, LAYERS). ZeRO-3 exposes the last reduce-scatter and the first gather of each pass, (1, 2). "
+    "Starting all gathers first hides only AdamW's own time, which is short: the link carries one gather "
+    "after the other. To hide them, let the next forward pass begin with the first layers while the others "
+    "are on their way.",
     "07b-slow-link": "Whole gradients wait for the link, in the end those of nearly all layers. "
     "Let the backward pass wait as long as, say, two reduce-scatters are under way. This costs no time: the "
     "backward pass would wait for the link at its end anyway. `labkit train` does so.",

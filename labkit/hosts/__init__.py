@@ -1,4 +1,4 @@
 """Hosts on this machine, each with its own name, address and link of a chosen bandwidth (Linux)."""
 
-from labkit.hosts.control import Counters, counters, down, running, up
+from labkit.hosts.control import Counters, counters, down, profile, running, up
 from labkit.hosts.state import Host, HostsError

@@ -152,6 +152,15 @@ def running(n: int = 1) -> HostsState:
     return state
 
 
+def profile(n: int) -> str:
+    """Return the profile for n ranks: "hosts" if that many hosts are up on this machine, else "mpi"."""
+    try:
+        running(n)
+    except HostsError:
+        return "mpi"
+    return "hosts"
+
+
 def down() -> bool:
     """Take the hosts down and end every process on them; return whether there were any.
 

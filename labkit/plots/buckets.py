@@ -3,35 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
-from labkit.plots.style import COLOURS, INK, Curve, centred, one_panel, panels, plain_numbers, text_colour
-
-# Shades of grey: a colour would stand for a rank. Only exposed communication stands out.
-FORWARD_STYLE: dict[str, Any] = {"facecolor": "white"}
-BACKWARD_STYLE: dict[str, Any] = {"facecolor": "#C8C8C8"}
-HIDDEN_STYLE: dict[str, Any] = {"facecolor": "#909090"}
-EXPOSED_STYLE: dict[str, Any] = {"facecolor": "#D55E00", "hatch": "////"}
-Span = tuple[float, float]
-
-
-class DrawnStep(NamedTuple):
-    """What a rank did in a step; all times in seconds on one clock.
-
-    `layers`: the span of each layer's backward pass, in the order of the backward pass. `transfers`: when the
-    link carried each bucket. `exposed_s`: the exposed communication, which is written beside the link.
-    """
-
-    rank: int
-    forward: Span
-    layers: Sequence[Span]
-    transfers: Sequence[Span]
-    exposed_s: float
+from labkit.plots.style import COLOURS, INK, Curve, one_panel, panels, plain_numbers
 
 
 def gradients_over_time(layers: Sequence[str], seconds: Curve, nbytes: Curve) -> Figure:
@@ -73,67 +49,6 @@ def gradients_over_time(layers: Sequence[str], seconds: Curve, nbytes: Curve) ->
     right.margins(x=0.1)  # room for the numbers
     right.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, frameon=False, fontsize=9)
     return figure
-
-
-def step_timelines(steps: Mapping[str, DrawnStep], names: Sequence[str] = ()) -> Figure:
-    """Return a panel for each step, on one scale: above what the rank computes, below what the link carries.
-
-    Time 0 is the start of the backward pass. `names` are written on the layers, where they fit; an empty name
-    is left out.
-    """
-    figure, all_axes = panels((9.5, 1.75 * len(steps) + 0.9), rows=len(steps), sharex=True)
-    before = max(1e3 * (_start(step) - step.forward[0]) for step in steps.values())
-    after = max(1e3 * (_end(step) - _start(step)) for step in steps.values())
-    for axes, (title, step) in zip(all_axes, steps.items(), strict=True):
-        _draw_step(axes, step, names, before + after)
-        axes.set_title(title, fontsize=11, loc="left")
-    all_axes[-1].set_xlim(-before, after + 0.17 * (before + after))
-    all_axes[-1].set_xlabel("Time since the backward pass began (ms)")
-    styles = {
-        "forward pass": FORWARD_STYLE,
-        "backward pass, by layer": BACKWARD_STYLE,
-        "link, hidden": HIDDEN_STYLE,
-        "link, exposed": EXPOSED_STYLE,
-    }
-    handles = [Patch(edgecolor=INK, label=label, **style) for label, style in styles.items()]
-    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
-    return figure
-
-
-def _start(step: DrawnStep) -> float:
-    return step.layers[0][0]  # of the backward pass
-
-
-def _end(step: DrawnStep) -> float:
-    return max(end for _, end in (*step.layers, *step.transfers))
-
-
-def _draw_step(axes: Axes, step: DrawnStep, names: Sequence[str], longest: float) -> None:
-    zero, ready = _start(step), step.layers[-1][1]
-
-    def bar(begin: float, end: float, row: int, text: str, style: dict[str, Any]) -> None:
-        left, width = 1e3 * (begin - zero), 1e3 * (end - begin)
-        axes.broken_barh([(left, width)], (row - 0.38, 0.76), edgecolor=INK, linewidth=0.5, **style)
-        if width > 0.0095 * len(text) * longest:
-            ink = text_colour(style["facecolor"])
-            box = (
-                {"facecolor": style["facecolor"], "edgecolor": "none", "pad": 1} if "hatch" in style else None
-            )
-            centred(axes, left + width / 2, row, text, 9, color=ink, bbox=box)
-
-    bar(*step.forward, 0, "forward", FORWARD_STYLE)
-    for number, (begin, end) in enumerate(step.layers):
-        bar(begin, end, 0, names[number] if number < len(names) else "", BACKWARD_STYLE)
-    for number, (begin, end) in enumerate(step.transfers, 1):
-        hidden = min(max(begin, ready), end)
-        longer = HIDDEN_STYLE if hidden - begin >= end - hidden else EXPOSED_STYLE  # has the bucket's number
-        for left, right, style in (begin, hidden, HIDDEN_STYLE), (hidden, end, EXPOSED_STYLE):
-            if right > left:
-                bar(left, right, 1, str(number) if style is longer else "", style)
-    axes.set_yticks([0, 1], [f"rank {step.rank}", "its link"])
-    axes.set_ylim(1.6, -0.6)
-    place: dict[str, Any] = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
-    axes.annotate(f"exposed: {1e3 * step.exposed_s:.0f} ms", (1e3 * (_end(step) - zero), 1), **place)
 
 
 def memory_over_step(steps: Mapping[str, tuple[Curve, Curve, float, float]]) -> Figure:

@@ -153,3 +153,18 @@ def test_communicators_of_cases_are_freed(shared: Kernel) -> None:
         "%%px\nfor _ in range(80):\n    run_case(shift_right)\nprint(len(watching._communicators))"
     )
     assert "too many are open" not in said, said[-1000:]
+
+
+def test_messages_and_waits_on_emulated_links_are_drawn(shared: Kernel) -> None:
+    shared.run("%px import time; from labkit.comm import EmulatedComm, Link; from mpi4py import MPI")
+    shared.run("%px net = EmulatedComm(comm, Link(1e6, 1e-3))")
+    said = shared.run("""%%replay
+chunk, received = np.zeros((2, 1000))
+time.sleep(0.5 * (rank == 2))
+net.Sendrecv(chunk, (rank + 1) % size, recvbuf=received, source=(rank - 1) % size)
+total = np.ones(1000)
+net.Iallreduce(MPI.IN_PLACE, total).Wait()
+""")
+    assert "rank 2 computed" in said and "waited for it in Wait" in said, said
+    page = html(shared)
+    assert page.count('class="message"') == 4 and page.count('class="lost"') == 0

@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from labkit import plots, schedules
-from labkit.plots import buckets, images, sharding, training
+from labkit.plots import buckets, images, links, sharding, training
 from labkit.plots.collectives import before_after
 from labkit.plots.schedules import busiest_by_ranks, fits, times_on_networks, traffic_by_rank
 from labkit.plots.style import COLOURS
@@ -115,17 +115,6 @@ def test_losses_that_are_not_finite_leave_a_gap_and_a_narrow_range_can_be_read()
     assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 4 and axes.get_title() == ""
 
 
-PLAIN = buckets.DrawnStep(2, (1.0, 1.2), [(1.2, 1.3), (1.3, 1.6)], [(1.6, 2.0)], 0.4)
-OVERLAPPED = PLAIN._replace(transfers=[(1.3, 1.5), (1.5, 1.7)], exposed_s=0.1)
-
-
-def bars(axes: Axes) -> list[tuple[str, float, float]]:
-    """Return the row, the beginning and the end of all bars."""
-    boxes = [path.get_extents() for bar in axes.collections for path in bar.get_paths()]
-    names = [label.get_text() for label in axes.get_yticklabels()]
-    return [(names[round((box.y0 + box.y1) / 2)], round(box.x0, 6), round(box.x1, 6)) for box in boxes]
-
-
 def test_gradients_add_up_over_time() -> None:
     layers = ["dense", "conv2", "conv1"]
     over_time, shares = buckets.gradients_over_time(layers, [0.01, 0.02, 0.1], [512, 1024, 512]).axes
@@ -145,23 +134,6 @@ def test_the_memory_of_a_step_is_drawn_over_time_with_its_peak() -> None:
     ends = plain.transData.inverted().transform([(shaded.x0, 0), (shaded.x1, 0)])[:, 0]
     np.testing.assert_allclose(ends, [100, 150])
     assert plain.get_ylim() == other.get_ylim() and plain.get_xlim() == other.get_xlim()
-
-
-def test_a_step_shows_layers_buckets_and_what_is_exposed() -> None:
-    figure = buckets.step_timelines({"plain": PLAIN, "overlapped": OVERLAPPED}, ["dense", "conv"])
-    assert png(figure)
-    plain, overlapped = figure.axes
-    computed = [("rank 2", -200, 0), ("rank 2", 0, 100), ("rank 2", 100, 400)]
-    assert bars(plain) == [*computed, ("its link", 400, 800)]
-    hidden, half_hidden, exposed = ("its link", 100, 300), ("its link", 300, 400), ("its link", 400, 500)
-    assert bars(overlapped) == [*computed, hidden, half_hidden, exposed]
-    colours = [bar.get_facecolor()[0].tolist() for bar in overlapped.collections[3:]]
-    assert colours[0] == colours[1] != colours[2]
-    assert "exposed: 400 ms" in texts(plain) and "exposed: 100 ms" in texts(overlapped)
-    assert texts(plain)[:4] == ["forward", "dense", "conv", "1"], "an exposed bucket has its number, too"
-    assert texts(overlapped)[3:5] == ["1", "2"], "a bucket that is partly exposed has its number once"
-    assert plain.get_xlim() == overlapped.get_xlim()
-    assert not {to_hex(bar.get_facecolor()[0]).upper() for bar in overlapped.collections} & set(COLOURS[:5])
 
 
 def test_all_bucket_sizes_near_the_best_are_marked() -> None:
@@ -230,3 +202,24 @@ def test_pictures_of_many_ranks_can_be_read_and_are_drawn_soon() -> None:
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert names[:2] == ["rank 0", "rank 8"] and len(names) == 8
     assert figure.get_size_inches()[1] < 12
+
+
+def test_a_slow_link_is_drawn_with_what_bytes_need_at_least_and_measured_points() -> None:
+    simulated, least = {"ring": [0.1, 0.2], "root": [0.3, 0.4]}, {"ring": [0.09, 0.18], "root": [0.1, 0.2]}
+    figure = links.times_by_slow_link([1, 8], simulated, least, {"ring": ((1, 8), (0.11, 0.21))})
+    assert png(figure)
+    (axes,) = figure.axes
+    drawn = [line.get_ydata() for line in axes.lines]
+    np.testing.assert_allclose(drawn[:5], [[90, 180], [100, 200], [110, 210], [100, 200], [300, 400]])
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "8"]
+    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert legend == ["ring", "root", "simulated", "bytes sent / bandwidth", "measured"]
+    assert "measured" not in str(links.times_by_slow_link([1, 8], simulated, least, {}).axes[0].get_legend())
+
+
+def test_remedies_have_a_bar_and_a_stroke_for_each_seed() -> None:
+    times = {"slow link": {"unchanged": [3.0, 2.0, 2.5], "healthy": [1.0, 1.0, 1.0]}}
+    (axes,) = links.times_with_remedies(times, "Time (s)").axes
+    assert [bar.get_width() for bar in axes.patches] == [2.5, 1.0]
+    assert list(axes.lines[0].get_xdata()) == [3.0, 2.0, 2.5]
+    assert texts(axes) == ["  2.50 s", "  1.00 s"] and axes.get_title() == "One slow link"

@@ -43,7 +43,7 @@ from mpiwatch.report import (
     OF_OBJECTS,
     SENDS,
 )
-from mpiwatch.requests import OF_ONE, WAITS
+from mpiwatch.requests import OF_ONE, WAITS, EndedRequest
 from mpiwatch.trace_files import log_file
 from mpiwatch.trace_log import EVENTS, OBJECT, ROW, VALUES_BYTES, Kind, LogWriter
 from mpiwatch.waiting import HangError, world_ranks
@@ -561,11 +561,15 @@ def _recording_wait_for_one(name: str, wait: Callable[..., Any]) -> Callable[...
     """Return a wait for one request, or a test, that records what it has completed."""
 
     def recorded(self: Any, status: MPI.Status | None = None) -> Any:
-        about = _known(self)
-        if about is None:
+        about, active = _known(self), recorder
+        if about is None or active is None:
             return wait(self, status)
         status = status or MPI.Status()
-        result, number = _wait(name, [about], _getframe(1), lambda: wait(self, status))
+        del active.requests[id(about.made)]  # a wrapper's wait may test: that is no call of the program
+        try:
+            result, number = _wait(name, [about], _getframe(1), lambda: wait(self, status))
+        finally:
+            active.requests[id(about.made)] = about
         _note_complete(name, number, [about], result, [status], _getframe(1))
         return result
 
@@ -753,7 +757,7 @@ def begin(path: str, world: Any, capacity: int = EVENTS) -> None:
                 _methods_before[name] = before
             _replaced.append((_recorded_class, name, before))
             setattr(_recorded_class, name, method)
-    for kind in (MPI.Request, MPI.Prequest):
+    for kind in _with_derived(MPI.Request):  # MPI.Prequest among them
         _replace_waits(kind)
     messages._getframe = frame_outside  # type: ignore[assignment]
     atexit.register(_finish)
@@ -885,6 +889,15 @@ def _round_trip(channel: Any) -> tuple[float, float]:
     theirs_s = channel.recv(source=0)
     half_s = (monotonic() - asked_s) / 2
     return theirs_s - (asked_s + half_s), half_s
+
+
+def _with_derived(kind: type) -> Iterator[type]:
+    """Yield a class of requests and those derived from it, whose waits are recorded, too."""
+    yield kind
+    kinds: list[type] = kind.__subclasses__()
+    for derived in kinds:
+        if derived is not EndedRequest:
+            yield from _with_derived(derived)
 
 
 def _replace_waits(kind: type) -> None:
