@@ -27,11 +27,10 @@ def rename(root: Path, old: str, new: str) -> list[Path]:
         raise ValueError(f"expected a notebook in {root / 'notebooks'}, got {old!r}")
     if target.exists():
         raise ValueError(f"{target} exists")
-    source.rename(target)
     word = re.compile(rf"(?<![a-zA-Z0-9]){old}(?![a-zA-Z0-9_])")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True).stdout
     paths = [root / name for name in listed.decode().split("\0") if name]
-    changed = [target]
+    changed = [source]
     for path in paths:
         if not path.is_file() or path.is_symlink():
             continue
@@ -42,7 +41,8 @@ def rename(root: Path, old: str, new: str) -> list[Path]:
         if corrected != content.decode():
             path.write_bytes(corrected.encode())
             changed.append(path)
-    return changed
+    source.rename(target)
+    return [target if path == source else path for path in dict.fromkeys(changed)]
 
 
 def main() -> None:
