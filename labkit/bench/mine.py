@@ -183,9 +183,9 @@ def time_layers(layers: Iterable[Any]) -> dict[str, float]:
 
 def _timed(function: Callable[..., Any], kind: str, seconds: dict[str, float]) -> Callable[..., Any]:
     def timed(*arguments: Any) -> Any:
-        begin = perf_counter()
+        began = perf_counter()
         result = function(*arguments)
-        seconds[kind] += perf_counter() - begin
+        seconds[kind] += perf_counter() - began
         return result
 
     return timed

@@ -153,10 +153,10 @@ def _of_places(yours: Sequence[Message], theirs: Sequence[Message]) -> str:
     mine, right = _by_link(yours), _by_link(theirs)
     for link in sorted(right):
         for number, (message, expected) in enumerate(zip(mine[link], right[link], strict=True), 1):
-            own, other = message.send, expected.send
-            assert own is not None and other is not None
-            if own.whole == other.whole > max(message.nbytes, 0) and own.offset != other.offset:
-                begin, right_begin = _begin(own), _begin(other)
+            sent, right_send = message.send, expected.send
+            assert sent is not None and right_send is not None
+            if sent.whole == right_send.whole > max(message.nbytes, 0) and sent.offset != right_send.offset:
+                begin, right_begin = _begin(sent), _begin(right_send)
                 return (
                     f"Message {number} from rank {link[0]} to rank {link[1]}{_line(message)} is another part "
                     f"of the array: it begins at {begin}; in one right way, at {right_begin}."
@@ -187,9 +187,9 @@ def _rows_by_round(yours: Sequence[Message], theirs: Sequence[Message]) -> list[
         return []
     rows = []
     for number in sorted({*mine, *right}):
-        own, other = _transfers(mine.get(number, [])), _transfers(right.get(number, []))
-        if own != other:
-            rows.append((f"round {number}", _text(own, other), _text(other, own)))
+        in_mine, in_right = _transfers(mine.get(number, [])), _transfers(right.get(number, []))
+        if in_mine != in_right:
+            rows.append((f"round {number}", _text(in_mine, in_right), _text(in_right, in_mine)))
     return _table("", rows)
 
 
@@ -198,9 +198,9 @@ def _rows_by_link(yours: Sequence[Message], theirs: Sequence[Message]) -> list[t
     mine, right = _by_link(yours), _by_link(theirs)
     rows = []
     for link in sorted({*mine, *right}):
-        own, other = mine.get(link, []), right.get(link, [])
-        if (len(own), _nbytes(own)) != (len(other), _nbytes(other)):
-            rows.append((f"{link[0]} → {link[1]}", _amount(own), _amount(other)))
+        in_mine, in_right = mine.get(link, []), right.get(link, [])
+        if (len(in_mine), _nbytes(in_mine)) != (len(in_right), _nbytes(in_right)):
+            rows.append((f"{link[0]} → {link[1]}", _amount(in_mine), _amount(in_right)))
     return _table("", rows)
 
 
