@@ -245,9 +245,10 @@ class Picture:
         """Return a cross with words, as many as there is room for, and all of them as a title."""
         most = max(8, int((self.width - place - 18) / BOLD_CHARACTER))
         shown = words if len(words) <= most else f"{words[: most - 1]}…"
+        about = f"<title>{escape(title)}</title>" if title != shown else ""
         return (
             f'<text class="halo" x="{place + 5:.1f}" y="{y + 4}" fill="{WARNING}" font-weight="bold">'
-            f"✕ {escape(shown)}<title>{escape(title)}</title></text>"
+            f"✕ {escape(shown)}{about}</text>"
         )
 
     @staticmethod

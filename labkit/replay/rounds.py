@@ -79,7 +79,7 @@ def schedule_of(trace: Trace) -> tuple[Schedule, int]:
     beside it is taken as added. Otherwise, each transfer copies the first chunks; then the schedule can only
     be counted, priced and simulated. Raise NoRoundsError if there are no rounds.
     """
-    messages = [message for message in trace.messages if message.send is not None]
+    messages = sent_values(trace)
     _check(messages)
     by_round = numbered(messages)
     places = places_of(trace, messages)
@@ -114,6 +114,11 @@ def _numbers_of_ranks(trace: Trace, messages: Sequence[Message]) -> dict[int, in
     names = {message.send.comm for message in messages if message.send is not None}
     members = members_of(names.pop()) if len(names) == 1 else ()
     return {rank: number for number, rank in enumerate(members or range(trace.size))}
+
+
+def sent_values(trace: Trace) -> list[Message]:
+    """Return the messages that were sent, without those of empty chunks."""
+    return [message for message in trace.messages if message.send is not None and message.nbytes != 0]
 
 
 # Which chunks the messages hold
@@ -184,7 +189,7 @@ def _schedule(
     trace: Trace, by_round: dict[int, list[Message]], places: Places, name: CollectiveName = "allreduce"
 ) -> Schedule:
     """Return the schedule of messages with known places, as the collective of this name."""
-    messages = [message for message in trace.messages if message.send is not None]
+    messages = sent_values(trace)
     number_of = {id(message): number for number, message in enumerate(messages)}
     ranks = _numbers_of_ranks(trace, messages)
     chunk_at = {place: chunk for chunk, place in enumerate(places.bounds)}
@@ -221,7 +226,7 @@ def what_is_computed(trace: Trace, wanted: CollectiveName | None = None) -> Comp
     If they are none, `why` says what is missing for the `wanted` one, or for an all-reduce. Raise
     NoRoundsError if they do not fall into rounds.
     """
-    messages = [message for message in trace.messages if message.send is not None]
+    messages = sent_values(trace)
     _check(messages)
     by_round = numbered(messages)
     places = places_of(trace, messages)
@@ -341,7 +346,7 @@ def price_sentence(trace: Trace) -> str:
 
     If the recording has the traffic of a right way, too, the collective is the one that this computes.
     """
-    if not any(message.send is not None for message in trace.messages):
+    if not sent_values(trace):
         return ""
     expected = trace.part(EXPECTED)
     try:

@@ -118,6 +118,13 @@ def test_messages_in_arrays_are_verified_as_the_collective_that_they_are(make, p
     assert f"they are {NAMES[schedule.collective]}." in price_sentence(trace)
 
 
+def test_messages_of_empty_chunks_are_left_out() -> None:
+    """Three values on four ranks: one chunk has none."""
+    said = price_sentence(recording_in_arrays(ring_allreduce(4), 3))
+    assert "Verified" in said or "the lab knows" in said, said
+    assert "0 bytes" not in said
+
+
 def test_a_wrong_schedule_is_told_why() -> None:
     @collective("reduce-scatter")
     def too_short(p: int) -> Iterator[Round]:
