@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from labkit.cli.inputs import InputError, OutputFolder, one_line
+from labkit.text import counted
 
 Exercises = dict[str, Any]
 
@@ -58,7 +59,10 @@ def command(folder: Path, nbgrader: bool, no_questions: bool) -> None:
 
 @click.command
 @click.argument("folder", type=OutputFolder())
-def solutions(folder: Path) -> None:
+@click.option(
+    "--notebook", "numbers", multiple=True, metavar="NN", help="Only this one, as 03; repeat it for several."
+)
+def solutions(folder: Path, numbers: tuple[str, ...]) -> None:
     """Copy the notebooks to FOLDER for instructors: the solution in place of each stub, and no outputs.
 
     `exercises.md` lists the exercises, with minutes, points and the mistakes that the checks name, and the
@@ -66,20 +70,25 @@ def solutions(folder: Path) -> None:
     """
     from labkit.cli.course import copies
 
-    with copies_in(folder, copies.solve) as (part, names, exercises):
-        text = copies.markdown(exercises.values(), {name.partition("_")[0]: name for name in names})
+    with copies_in(folder, copies.solve, numbers=numbers) as (part, names, exercises):
+        titles = {name.partition("_")[0]: name for name in names}
+        listed = [exercise for exercise in exercises.values() if exercise.notebook in titles]
+        text = copies.markdown(listed, titles)
         (part / "exercises.md").write_bytes(text.encode())
-    click.echo(f"{folder}: {len(names)} notebooks with solutions; do not hand them out")
+    click.echo(f"{folder}: {counted(len(names), 'notebook')} with solutions; do not hand them out")
 
 
 @contextmanager
 def copies_in(
-    folder: Path, change: Callable[[Any, Exercises], None], nbgrader: bool = False
+    folder: Path,
+    change: Callable[[Any, Exercises], None],
+    nbgrader: bool = False,
+    numbers: tuple[str, ...] = (),
 ) -> Iterator[tuple[Path, list[str], Exercises]]:
     """Write a changed copy of each notebook to a new or empty folder, which is complete or stays as it was.
 
-    With `nbgrader`, write them to its folder `source`. Yield the folder that holds all until the block ends,
-    the notebooks' names, and the exercises by name.
+    With `nbgrader`, write them to its folder `source`; with `numbers`, such as "03", only these. Yield the
+    folder that holds all until the block ends, the notebooks' names, and the exercises by name.
     """
     from labkit.checks.exercise import ORIGINALS, HeadingError
     from labkit.cli.course import copies, folders
@@ -89,6 +98,11 @@ def copies_in(
     if os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{target} exists and is not an empty folder; choose another one.")
     originals, exercises = sorted(ORIGINALS.glob("*.ipynb")), catalogue.exercises()
+    known = {path.name.partition("_")[0] for path in originals}
+    if not set(numbers) <= known:
+        wrong = min(set(numbers) - known)
+        raise InputError(f"--notebook {wrong!r}: expected one of {', '.join(sorted(known))}")
+    originals = [path for path in originals if not numbers or path.name.partition("_")[0] in numbers]
     with one_line(copies.CopyError, HeadingError), folders.whole(folder) as part:
         files = folders.contents(
             originals, lambda notebook: change(notebook, exercises), of_their_own=nbgrader

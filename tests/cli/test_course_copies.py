@@ -247,3 +247,16 @@ def test_a_lambda_is_an_answer_and_a_helper() -> None:
     assert "my_items = lambda" in text
     assert "every = lambda" in text
     assert "check" not in text
+
+
+def test_the_solutions_of_one_notebook_can_be_made_alone(tmp_path: Path) -> None:
+    done = CliRunner().invoke(release.solutions, [str(tmp_path / "one"), "--notebook", "03"])
+    assert done.output == f"{tmp_path / 'one'}: 1 notebook with solutions; do not hand them out\n"
+    assert [path.name for path in (tmp_path / "one").glob("*.ipynb")] == ["03_sharding.ipynb"]
+    listed = (tmp_path / "one/exercises.md").read_text()
+    assert "`shard_bounds`" in listed and "`my_items`" not in listed
+    model = catalogue.questions()["03-blocks"]
+    assert model in listed
+    assert model in (tmp_path / "one/03_sharding.ipynb").read_text()
+    done = CliRunner().invoke(release.solutions, [str(tmp_path / "other"), "--notebook", "3"])
+    assert done.exit_code == 2 and "--notebook '3': expected one of 00, 01" in done.output
