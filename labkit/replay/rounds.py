@@ -195,7 +195,9 @@ def _schedule(
             index = number_of[id(message)]
             first, stop = chunk_at[places.first[index]], chunk_at[places.first[index] + message.nbytes]
             is_added = places.added[index]
-            make = reduce_round if (name in SUMS if is_added is None else is_added) else copy_round
+            if is_added is None:  # the recording does not say it, but the collective does
+                is_added = name in SUMS
+            make = reduce_round if is_added else copy_round
             source, dest = ranks[message.source], ranks[message.dest]
             transfers.append(make(source, dest, first, stop))
         rounds.append(merge_rounds(*transfers))
