@@ -9,7 +9,6 @@ steps of a cell are written down here; each names the code that it stands for, w
 from __future__ import annotations
 
 import ast
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -21,7 +20,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from tests.test_packages import MODULES, TOP_PACKAGES, imported, top_package_of  # noqa: E402
 
-LOADS_MPI = re.compile(r"^from mpi4py import .*\bMPI\b", re.MULTILINE)
 WHITE, MPI, LINE, GREY = "#ffffff", "#cfe3f5", "#444444", "#666666"
 WIDTH, GAP = 860, 20
 
@@ -149,6 +147,18 @@ def svg(height: float, title: str, parts: Sequence[str]) -> str:
     return head + "\n".join(parts) + "\n</svg>\n"
 
 
+def loads_mpi(path: Path) -> bool:
+    """Return whether a module imports MPI as soon as it is imported itself."""
+    statements = ast.parse(path.read_text()).body
+    imported_names = (
+        name.name
+        for statement in statements
+        if isinstance(statement, ast.ImportFrom) and statement.module == "mpi4py"
+        for name in statement.names
+    )
+    return "MPI" in imported_names
+
+
 def imports() -> dict[str, set[str]]:
     """Return the packages that each package imports, without those that it reaches through another one."""
     direct: dict[str, set[str]] = {package: set() for package in TOP_PACKAGES}
@@ -187,7 +197,7 @@ def packages() -> str:
         for each in sorted(below[package]):
             to_x, to_y = place[each]
             parts.append(arrow(x, y + 34, to_x + (x - to_x) * 0.12, to_y - 1))
-    loads = {top_package_of(name) for name, path in MODULES.items() if LOADS_MPI.search(path.read_text())}
+    loads = {top_package_of(name) for name, path in MODULES.items() if loads_mpi(path)}
     for package, (x, y) in place.items():
         fill = MPI if package in loads else WHITE
         shown = {"labkit": "labkit/*.py"}.get(package, package.replace(".", "/"))
