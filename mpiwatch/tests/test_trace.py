@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -402,11 +403,17 @@ LAUNCHED = {
 
 @pytest.mark.parametrize("how", LAUNCHED)
 def test_another_launcher_leaves_the_trace_of_a_program_that_fails(tmp_path: Path, how: str) -> None:
+    version = subprocess.run([launch.mpiexec(), "--version"], capture_output=True, text=True, check=False)
+    if how == "Abort" and "Open MPI" in version.stdout:
+        pytest.skip("Open MPI ends all processes after Abort, also the one that would write the trace")
     program, out = tmp_path / "program.py", tmp_path / "trace.json"
     text = "import os, sys\nfrom mpi4py import MPI\ncomm = MPI.COMM_WORLD\ncomm.Barrier()\n"
     program.write_text(f"{text}{LAUNCHED[how]}comm.Barrier()\n")
     words = [launch.mpiexec(), "-n", "4", *WATCHED, "--deadline", "2", "--trace", str(out), str(program)]
-    job = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    environment = {**os.environ, **launch.settings()}  # Open MPI: also with fewer cores than ranks
+    job = subprocess.run(
+        words, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environment
+    )
     assert job.returncode != 0
     # After Abort, a process that outlives the job writes it.
     wait_until(lambda: sorted(tmp_path.iterdir()) == [program, out], "the trace, and no log")

@@ -115,8 +115,7 @@ def start_keeper(trace: str, size: int) -> IO[bytes] | None:
 def keep(trace: str, size: int) -> None:
     """Wait until the process that has started this one ends; then write the trace if that has not done it."""
     has_written = bool(sys.stdin.buffer.read())
-    if has_written:
-        remove_logs(trace, size)
+    if has_written:  # and removed the logs; others of this name are those of the next run
         return
     # Under other names: the program may be run again at once.
     paths = [f"{log_file(trace, rank)}.{os.getpid()}" for rank in range(size)]
