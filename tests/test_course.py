@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from labkit.cli import release
-from labkit.cli.course import copies, questions
+from labkit.cli.course import copies
 from labkit.exercises import catalogue
 from tests.conftest import run_notebook
 
@@ -47,15 +47,6 @@ def test_a_notebook_states_the_minutes_of_its_exercises(notebook: Path) -> None:
     total, minutes, count = course_numbers.times(notebook)
     assert (minutes, count) == course_numbers.of_catalogue(notebook.name.partition("_")[0])[:2]
     assert total >= minutes
-
-
-def test_the_points_of_questions_are_stated() -> None:
-    by_notebook = {
-        path.stem: sum(question.points for question in questions.questions(nbformat.read(path, as_version=4)))
-        for path in NOTEBOOKS
-    }
-    stated = re.search(r"give in formgrader: (\d+) in all,\s(\d+) of them in 10", PAGE)
-    assert stated and stated.groups() == (str(sum(by_notebook.values())), str(by_notebook["10_five_reports"]))
 
 
 def test_the_core_path_is_stated_in_its_notebooks() -> None:
