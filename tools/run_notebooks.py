@@ -15,12 +15,15 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
 
 CELL_LIMIT_S = 90
+WEEKS = "my_ddp.json"  # what `collect` has measured, beside the notebooks
 
 
 def normalise(notebook: nbformat.NotebookNode) -> None:
@@ -90,16 +93,32 @@ def write(path: Path, notebook: nbformat.NotebookNode) -> None:
     whole.replace(path)
 
 
+@contextmanager
+def without_earlier_weeks(folder: Path) -> Iterator[None]:
+    """Keep what my_ddp.py did in earlier runs out of the outputs; put it back at the end."""
+    weeks, aside = folder / WEEKS, folder / f"{WEEKS}.aside"
+    if weeks.exists():
+        weeks.replace(aside)
+    try:
+        yield
+    finally:
+        weeks.unlink(missing_ok=True)
+        if aside.exists():
+            aside.replace(weeks)
+
+
 def run(path: Path, seconds_file: Path | None = None) -> None:
     start = time.monotonic()
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(
+    client = NotebookClient(
         notebook,
         timeout=CELL_LIMIT_S,
         kernel_name="python3",
         resources={"metadata": {"path": path.parent}},
         coalesce_streams=True,  # output arrives in pieces that differ from run to run
-    ).execute()
+    )
+    with without_earlier_weeks(path.parent):
+        client.execute()
     if seconds_file:
         record_seconds(seconds_file, path.stem, seconds_by_cell(notebook))
     normalise(notebook)
