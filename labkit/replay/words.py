@@ -32,8 +32,14 @@ class Cause(NamedTuple):
 
 
 def short_line(line: str) -> str:
-    """Return a line's place without its text: "line 7", "cell [3] line 4", "ring.py line 4"."""
+    """Return a line's place without its text: "line 7", "cell [3] line 4", "ring.py line 4".
+
+    Of code that stands in no file, such as "<reference of ring>", the first word is enough.
+    """
     place = line.rsplit(" via ", maxsplit=1)[-1].partition(": `")[0]
+    name, is_line, number = place.rpartition(" line ")
+    if name.startswith("<"):
+        return f"{name[1:].split()[0].rstrip('>')}{is_line}{number}"
     return place.removeprefix("cell ") if place.startswith("cell line ") else place
 
 

@@ -92,6 +92,18 @@ def test_cells_say_where_slides_begin(path: Path, tmp_path: Path) -> None:
     assert copy.read_bytes() == path.read_bytes(), f"python tools/run_notebooks.py --no-run {path.name}"
 
 
+def test_outputs_are_those_of_a_first_week(tmp_path: Path) -> None:
+    """What `collect` has measured in the folder before is put aside, and is there again afterwards."""
+    weeks, path = tmp_path / "my_ddp.json", tmp_path / "weeks.ipynb"
+    weeks.write_text("earlier")
+    source = 'from pathlib import Path\nweeks = Path("my_ddp.json")\nprint(weeks.exists())\nweeks.write_text("new");'
+    cell = nbformat.v4.new_code_cell(source)
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), path)
+    run_python(TOOL, path)
+    assert nbformat.read(path, as_version=4).cells[0].outputs[0].text == "False\n"
+    assert weeks.read_text() == "earlier"
+
+
 def test_a_heading_begins_a_slide() -> None:
     """Headings of exercises, other text and code stand on slides below it."""
     path = next(path for path in NOTEBOOKS if path.stem.startswith("05"))

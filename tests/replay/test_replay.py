@@ -178,6 +178,11 @@ def test_lines_are_short_where_they_are_labels() -> None:
     assert short_line("cell line 4: `comm.Send(x)`") == "line 4"
     assert short_line("cell line 4: `ring(x)` via dist.py line 7: `comm.Send(x)`") == "dist.py line 7"
     assert short_line("cell line 4: `ring(x)` via cell [3] line 2: `comm.Send(x)`") == "cell [3] line 2"
+    assert (
+        short_line("cell line 4: `f()` via <reference of ring_sum_of line 10: `comm.Send(x)`")
+        == "reference line 10"
+    )
+    assert short_line("<string> line 3: `f()`") == "string line 3"
     assert short_line("") == ""
     assert line_in_cell("cell line 12: `x`") == 12 and line_in_cell("ring.py line 3: `x`") == 0
 
