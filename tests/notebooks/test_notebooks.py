@@ -96,7 +96,11 @@ def test_outputs_are_those_of_a_first_week(tmp_path: Path) -> None:
     """What `collect` has measured in the folder before is put aside, and is there again afterwards."""
     weeks, path = tmp_path / "my_ddp.json", tmp_path / "weeks.ipynb"
     weeks.write_text("earlier")
-    source = 'from pathlib import Path\nweeks = Path("my_ddp.json")\nprint(weeks.exists())\nweeks.write_text("new");'
+    source = """\
+from pathlib import Path
+weeks = Path("my_ddp.json")
+print(weeks.exists())
+weeks.write_text("new");"""
     cell = nbformat.v4.new_code_cell(source)
     nbformat.write(nbformat.v4.new_notebook(cells=[cell]), path)
     run_python(TOOL, path)
