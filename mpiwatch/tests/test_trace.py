@@ -404,7 +404,8 @@ LAUNCHED = {
 @pytest.mark.parametrize("how", LAUNCHED)
 def test_another_launcher_leaves_the_trace_of_a_program_that_fails(tmp_path: Path, how: str) -> None:
     version = subprocess.run([launch.mpiexec(), "--version"], capture_output=True, text=True, check=False)
-    if how == "Abort" and "Open MPI" in version.stdout:
+    is_open_mpi = "Open MPI" in version.stdout
+    if how == "Abort" and is_open_mpi:
         pytest.skip("Open MPI ends all processes after Abort, also the one that would write the trace")
     program, out = tmp_path / "program.py", tmp_path / "trace.json"
     text = "import os, sys\nfrom mpi4py import MPI\ncomm = MPI.COMM_WORLD\ncomm.Barrier()\n"
@@ -418,8 +419,11 @@ def test_another_launcher_leaves_the_trace_of_a_program_that_fails(tmp_path: Pat
     # After Abort, a process that outlives the job writes it.
     wait_until(lambda: sorted(tmp_path.iterdir()) == [program, out], "the trace, and no log")
     content = json.loads(out.read_text())
-    assert [calls_of(content, rank)[0] for rank in range(4)] == ["Barrier"] * 4, job.stderr
-    assert "lost_ranks" not in content["otherData"]
+    # Open MPI may end a rank before its log is in the trace: then the trace says so.
+    lost_ranks = content["otherData"].get("lost_ranks", [])
+    assert is_open_mpi or not lost_ranks, job.stderr
+    for rank in range(4):
+        assert calls_of(content, rank)[:1] == ([] if rank in lost_ranks else ["Barrier"]), job.stderr
 
 
 def test_a_folder_that_does_not_exist_is_an_error_before_the_program_starts(tmp_path: Path) -> None:

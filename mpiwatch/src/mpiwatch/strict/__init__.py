@@ -130,7 +130,10 @@ def end_program() -> tuple[list[Finding], bool]:
     if _world is None or _world._exchange is None or _world.watch is None:
         return [], True
     _world.watch.end_program()  # ranks that wait for this one learn that it has ended
-    if _poll(_world, MPI.Intracomm.Ibarrier(_world._exchange.shadow).Test):
+    # The others stop waiting as soon as they see that this rank has raised an error. It must not complete the
+    # barrier after that: it alone would go on to collect findings, and wait forever.
+    has_raised = _world.watch.slot.cell_state == CellState.RAISED
+    if not has_raised and _poll(_world, MPI.Intracomm.Ibarrier(_world._exchange.shadow).Test):
         return collect(_world), True
     requests.report_never_completed(only_dropped=False)
     return findings.take(), False
