@@ -272,28 +272,30 @@ def test_the_parent_sends_no_signal_to_the_pid_of_a_program_that_has_ended(
     assert parent.was_told_to_end
 
 
-def test_a_signal_that_comes_while_the_end_of_the_program_is_noted_is_no_error(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_signal_that_comes_while_the_parent_looks_for_the_end_of_the_program(
+    monkeypatch: pytest.MonkeyPatch, has_ended: bool
 ) -> None:
-    """The pid is free, and the parent does not know it yet."""
+    """If the program has ended, its pid is free, and the parent does not know it yet."""
     child = os.fork()
     if not child:
-        os._exit(3)
-    wait_until(lambda: not alive(child), "the child has ended", 20)
+        seconds = 0 if has_ended else 60
+        os.execv(sys.executable, [sys.executable, "-c", f"import time; time.sleep({seconds})"])
+    if has_ended:
+        wait_until(lambda: not alive(child), "the child has ended", 20)
     wait_for = os.waitpid
 
     def interrupted(pid: int, options: int) -> tuple[int, int]:
         status = wait_for(pid, options)
-        os.kill(os.getpid(), signal.SIGTERM)
+        parent._forward(signal.SIGTERM, None)
         return status
 
     here, there = socket.socketpair()
     with here, there, tempfile.TemporaryFile() as stack:
         parent = Parent(child, here, stack, Options(("program.py",)))
-        before = signal.signal(signal.SIGTERM, parent._forward)
-        try:
-            monkeypatch.setattr(os, "waitpid", interrupted)
-            assert parent._ended() == 3
-        finally:
-            signal.signal(signal.SIGTERM, before)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "waitpid", interrupted)
+            assert parent._ended() == (0 if has_ended else None)
     assert parent.was_told_to_end
+    if not has_ended:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM

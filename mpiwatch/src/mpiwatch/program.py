@@ -313,6 +313,7 @@ class Parent:
     def __init__(self, child: int, connection: socket.socket, stack: BinaryIO, options: Options) -> None:
         self.child, self.connection, self.stack, self.options = child, connection, stack, options
         self.was_told_to_end = False
+        self.delayed: list[int] = []  # signals that came while it was not known whether the child had ended
         self.has_written_trace = False
 
     def wait_and_exit(self) -> NoReturn:
@@ -372,20 +373,21 @@ class Parent:
 
     def _ended(self) -> int | None:
         """Return the child's exit code, once it has ended. From then on, its pid may be another process's."""
-        # A signal that came before `child` says that it has ended would be forwarded to the pid.
-        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-        try:
-            ended, status = os.waitpid(self.child, os.WNOHANG)
-            if ended:
-                self.child = 0
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
-        return os.waitstatus_to_exitcode(status) if ended else None
+        child, self.child = self.child, 0  # until it is known, signals are delayed
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        self.child = child
+        while self.delayed:
+            self._signal(self.delayed.pop(0))
+        return None
 
     def _signal(self, signum: int) -> None:
         """Send a signal to the child unless it has ended."""
         if self.child:
             os.kill(self.child, signum)
+        else:
+            self.delayed.append(signum)
 
     def _forward(self, signum: int, frame: object) -> None:
         self.was_told_to_end |= signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
