@@ -60,10 +60,8 @@ def notebook_names() -> frozenset[str]:
 
 def take_over(target: Path) -> None:
     """Copy the account's file to a folder's new one, once for all folders, and say so."""
-    old = account_path()
-    note = old.with_name(
-        f"{NAME}.copied"
-    )  # to which file; the account's own stays for older versions of the lab
+    old = account_path()  # it stays, for older versions of the lab
+    note = old.with_name(f"{NAME}.copied")  # names the folder's file
     if os.environ.get(FILE) or target == old or target.exists() or note.exists() or not old.exists():
         return
     with suppress(OSError), locked(old.with_name(f".{NAME}.lock"), LOCK_S):

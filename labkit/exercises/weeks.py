@@ -72,7 +72,10 @@ def _sentences(result: WeeksRun, same: list[WeeksRun]) -> list[str]:
     if same:
         text += f" (before: {same[-1].accuracy:.2f} %, {same[-1].step_ms:.2f} ms)"
     if result.nbytes is None:
-        return [f"{text}.", "MPI's Allreduce averages: nobody outside the library sees its messages."]
+        return [
+            f"{text}.",
+            "MPI's Allreduce computes the mean; the messages inside the library are not counted.",
+        ]
     size = _kilobytes(result.nbytes)
     traffic = f"With --average {result.average}, the busiest rank sends and receives {size} in an epoch"
     old = [earlier for earlier in same if earlier.nbytes is not None]

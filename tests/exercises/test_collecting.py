@@ -457,7 +457,7 @@ def test_the_weeks_show_the_bytes_of_the_busiest_rank_and_their_figure_has_a_tex
 ) -> None:
     """A ring's busiest rank sends 2 (p - 1) / p of the gradient in each step, and receives as much."""
     collect(folder, ranks=2)
-    assert "nobody outside the library sees its messages" in capsys.readouterr().out
+    assert "the messages inside the library are not counted" in capsys.readouterr().out
     for name, text in answers("00", "01", "03", "05").items():
         record.note(name, True, text)
     for _ in range(2):

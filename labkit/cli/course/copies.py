@@ -191,7 +191,7 @@ def write_answer(stub: Any, name: str, text: str) -> None:
 def add_nbgrader(notebook: Any, exercises: dict[str, Exercise], with_questions: bool = True) -> None:
     """Mark each exercise for nbgrader: the answer is the student's, the check gives the points.
 
-    A person gives the points of questions; `with_questions` says whether they have any.
+    The instructor gives the points of questions; `with_questions` says whether there are any.
     """
     if with_questions:
         for question in questions.questions(notebook):

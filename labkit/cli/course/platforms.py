@@ -131,7 +131,7 @@ def canvas(table: Table, assignments: list[Assignment], columns: Mapping[str, st
                 name
                 for assignment in assignments
                 for name in assignment.scores
-                if _is_canvas(table, row, name)
+                if _is_row_of(table, row, name)
             }
             students |= whose
             new = [
@@ -157,7 +157,7 @@ def _canvas_head(table: Table, name: str) -> str:
     return same[0] if same else name
 
 
-def _is_canvas(table: Table, row: list[str], student: str) -> bool:
+def _is_row_of(table: Table, row: list[str], student: str) -> bool:
     """Tell whether a row is that of a student, by the number that Canvas's archive gives, or by the login."""
     number = re.search(r"_(\d+)$", student)
     is_numbered = number is not None and number[1] == table.cell(row, "ID")
