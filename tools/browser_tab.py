@@ -10,6 +10,7 @@ import os
 import secrets
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -154,6 +155,17 @@ class Tab:
         self.server.ask("POST", f"kernels/{self.kernel}/restart", {})
         self._wait_for_kernel()
         self.is_restarting = False
+
+    def listen(self, seconds: float, is_over: threading.Event) -> None:
+        """Wait while nothing runs, or until `is_over`; receive what comes, as a page does.
+
+        Receiving answers the server's pings: it closes a websocket whose other end does not answer.
+        """
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not is_over.is_set():
+            message = self._receive()
+            if message is not None:
+                self._heed(message)
 
     def shut_down(self) -> None:
         """Close the notebook and end its kernel."""

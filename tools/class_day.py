@@ -156,15 +156,15 @@ class Student(threading.Thread):
                 if self.options.cells:
                     return
             except SessionLostError as error:
-                if not self.day.is_over.is_set():
-                    self.problem("lost session", str(error))
+                self.problem("lost session", str(error))
             except Exception as error:  # the others go on
-                if not self.day.is_over.is_set():
-                    self.problem("fault of this program", f"{type(error).__name__}: {error}")
-                    self.day.is_over.wait(10)
+                self.problem("fault of this program", f"{type(error).__name__}: {error}")
+                self.day.is_over.wait(10)
 
     def problem(self, kind: str, text: str) -> None:
-        self.day.problem(kind, self.number, text)
+        """Note a problem, unless it comes from the end of the day, which stops all cells."""
+        if not self.day.is_over.is_set():
+            self.day.problem(kind, self.number, text)
 
     def work(self) -> None:
         """Start a server if there is none, and go through all notebooks."""
@@ -183,11 +183,10 @@ class Student(threading.Thread):
             if self.day.is_over.is_set() or self.cells_left <= 0:
                 return
 
-    def think(self) -> None:
-        """Wait as long as a student thinks before the next cell."""
+    def thinking_s(self) -> float:
+        """Return how long the student thinks before the next cell."""
         mean_s = self.options.think
-        if mean_s:
-            self.day.is_over.wait(self.random.expovariate(1 / mean_s))
+        return self.random.expovariate(1 / mean_s) if mean_s else 0.0
 
     def next_event(self) -> str:
         """Return what the student does besides running the next cell; empty for nothing."""
@@ -212,6 +211,10 @@ class Reader:
             "run all": self.run_all,
         }
 
+    def think(self) -> None:
+        """Wait as long as a student thinks, with the tab open."""
+        self.tab.listen(self.student.thinking_s(), self.day.is_over)
+
     def read(self) -> None:
         """Run the cells one after the other, with what happens between them."""
         for position, cell in enumerate(self.book.solved):
@@ -219,7 +222,7 @@ class Reader:
             if self.day.is_over.is_set() or self.student.cells_left <= 0:
                 return
             self.student.cells_left -= 1
-            self.student.think()
+            self.think()
             if cell.checks is not None:
                 self.check(cell.checks, cell)
             elif cell.answers is None:
@@ -241,7 +244,7 @@ class Reader:
     def do(self, event: str) -> None:
         """Do what an event's name says, then run an empty cell, as a probe of the session."""
         if event:
-            self.student.think()
+            self.think()
             self.events[event]()
             self.run("empty cell", EMPTY_CELL)
 
@@ -282,7 +285,7 @@ class Reader:
             reply = self.run(kind, check.source, may_fail=True)
             if f"{exercise.name}: correct" in reply.text:
                 self.student.problem("wrong answer accepted", f"{exercise.name}, {finding!r}")
-            self.student.think()
+            self.think()
         self.run("cell of the notebook", cell.source)
 
     def check(self, exercise: Exercise, cell: Cell) -> None:
@@ -324,7 +327,7 @@ class Reader:
     def close_the_tab(self) -> None:
         """Close the tab, and open it again after a while."""
         self.tab.close()
-        self.student.think()
+        self.day.is_over.wait(self.student.thinking_s())
         with self.day.timed("tab opened again"):
             self.tab.open()
 

@@ -34,6 +34,7 @@ from typing import Any, TextIO
 from labkit.checks.exercise import Call, Case, Fault
 from labkit.checks.limits import limit
 from labkit.checks.transport import CELL, MAX_PRINTED, Writer, pack
+from labkit.cores import waited_for_core_s
 from mpiwatch.report import FindingKind, advise, request_kind
 
 MAX_TEXT = 800
@@ -116,7 +117,7 @@ class _Deadline:
         self.began = time.monotonic()
         self.seconds = seconds
         self.extra_s = extra_s
-        self.waited_s = _waited_for_core_s()
+        self.waited_s = waited_for_core_s(os.getpid())
         self.has_ended = threading.Event()
         self.thread = threading.Thread(target=self._watch, name="deadline", daemon=True)
 
@@ -142,17 +143,7 @@ class _Deadline:
 
     def _own_s(self) -> float:
         """Return for how long the rank has not waited for a core."""
-        return time.monotonic() - self.began - (_waited_for_core_s() - self.waited_s)
-
-
-def _waited_for_core_s() -> float:
-    """Return how long the main thread has waited for a core in all; 0 where the system does not say it."""
-    pid = os.getpid()  # the main thread has the process's number
-    try:
-        with open(f"/proc/{pid}/task/{pid}/schedstat") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
+        return time.monotonic() - self.began - (waited_for_core_s(os.getpid()) - self.waited_s)
 
 
 def _wait_for(path: Path) -> dict[str, Any]:

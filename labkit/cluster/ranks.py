@@ -22,6 +22,7 @@ from labkit.cluster.engine_setup import RankInfo, leftovers, renew_comm
 from labkit.cluster.errors import CellHung, CellStopped, RankDied
 from labkit.cluster.failures import Failure, failures, hang_report, leftover_lines, tracebacks
 from labkit.cluster.places.files import cluster_files, exits_in
+from labkit.cores import WaitForCores
 from labkit.guard import Guard, note_in_log
 from labkit.text import ranks_phrase
 from mpiwatch.launch import HANG_EXIT_CODE
@@ -34,8 +35,10 @@ ADVICE = (
     "because the ranks' variables are gone."
 )
 POLL_S = 0.02
+ANSWER_POLL_S = 0.2  # between two looks at the clock while ranks answer
 HANG_GRACE_S = 0.3  # from the first HangError until the ranks still in the cell are interrupted
 INTERRUPT_S = 4.0  # from the interrupt until the engines are ended; it usually takes milliseconds
+BUSY_S = 40.0  # added to a deadline at most, for the time in which a process waits for a core
 LOST_S = 1.0  # how long MPI has to end the other ranks before the notebook does
 RENEWAL_S = 20.0  # for idle ranks to get fresh communicators, which takes milliseconds
 LEFTOVERS_S = 2.0  # for idle ranks to say what a cell has left
@@ -90,7 +93,7 @@ class Ranks:
         self.is_renewal_due, self.epoch = False, self.epoch_now()
         try:
             result = self.client[:].apply_async(renew_comm, f"{self.last_cell} failed")
-            done_in_time = result.wait(RENEWAL_S)
+            done_in_time = self.wait_for(result, RENEWAL_S)
         except BaseException:  # an interrupt
             self.is_renewal_due = True
             raise
@@ -244,13 +247,28 @@ class Ranks:
         # A second interrupt could hit a rank while it handles the first, and its answer be lost. So try again
         # only after an error.
         self.guard.insist("interrupt", self.interrupt, result)
-        if not result.wait(INTERRUPT_S):
+        if not self.wait_for(result, INTERRUPT_S):
             stuck = ranks_phrase(pending(result))
             self.end(
                 f"{stuck} did not respond to an interrupt (an unwatched MPI call, or other compiled code): "
                 f"the engines were ended. {ADVICE}"
             )
         return not self.ended_because
+
+    def wait_for(self, result: ipp.AsyncResult, seconds: float) -> bool:
+        """Wait until all ranks have answered, and return whether they have in time.
+
+        On a busy machine the time in which a rank, the controller or the notebook waits for a core is added.
+        """
+        ranks = [self.processes[rank].pid for rank in pending(result) if rank in self.processes]
+        controller = [] if self.controller is None else [self.controller.pid]
+        waits = WaitForCores([os.getpid(), *controller, *ranks])
+        began = time.monotonic()
+        while not result.wait(ANSWER_POLL_S):
+            allowed_s = seconds + min(waits.longest_s(), BUSY_S)
+            if time.monotonic() - began > allowed_s:
+                return False
+        return True
 
     def interrupt(self, result: ipp.AsyncResult) -> None:
         """Interrupt the ranks that are still in the cell."""

@@ -95,7 +95,9 @@ def test_the_time_in_which_a_rank_waits_for_a_core_does_not_count(
 ) -> None:
     """A busy server gives a correct function its core later: the check must not call that an endless loop."""
     has_ended, began = threading.Event(), time.monotonic()
-    monkeypatch.setattr(job, "_waited_for_core_s", lambda: 0.0 if gets_a_core else time.monotonic() - began)
+    monkeypatch.setattr(
+        job, "waited_for_core_s", lambda pid: 0.0 if gets_a_core else time.monotonic() - began
+    )
     monkeypatch.setattr(job, "LEAST_S", 0.2)
     monkeypatch.setattr(job.os, "kill", lambda pid, signum: has_ended.set())
     with job._Deadline(0.1, 60.0):

@@ -91,12 +91,21 @@ def end_others(world: Any, because: str) -> list[Any]:
             mpi4py_class = mpi4py_class.__base__
         if ended is world or ended is MPI.COMM_SELF or type(ended) is ENDED[mpi4py_class]:
             continue
-        if isinstance(ended, RawComm) and ended not in (MPI.COMM_NULL, MPI.COMM_SELF):
+        if isinstance(ended, RawComm) and ended != MPI.COMM_SELF and not is_freed(ended):
             copies.append((RawIntercomm if ended.Is_inter() else RawIntracomm)(ended))
         vars(ended).clear()
         ended._ended = explanation(_what(mpi4py_class), live.code, live.instruction, because)
         ended.__class__ = ENDED[mpi4py_class]
     return copies
+
+
+def is_freed(comm: Any) -> bool:
+    """Return whether a communicator does not exist any more; a copy of its handle may outlive it."""
+    try:
+        comm.Is_inter()
+    except MPI.Exception:  # MPI.COMM_NULL, too
+        return True
+    return False
 
 
 def end_request(request: Any, made: Any, because: str) -> None:
