@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from labkit.checks.exercise import ORIGINALS
-from labkit.cli.teaching import command
+from labkit.cli.course.commands import command
 
 SHARDING, RING = "03_sharding", "05_ring_reduce"
 # The names of files as platforms and browsers make them, and whose they are.

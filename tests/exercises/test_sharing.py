@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from labkit.cli.exercises import progress
-from labkit.cli.teaching import command
+from labkit.cli.course.commands import command
 from labkit.exercises import catalogue, checking, record
 
 FIRST, SECOND, THIRD = list(catalogue.exercises())[:3]
