@@ -108,16 +108,22 @@ class Heading(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known about a student's function. If `check_failed`, nothing is, and `finding` says why."""
+    """What is known about a student's function. If `check_failed`, nothing is, and `finding` says why.
+
+    `parts`: of an exercise with parts, what is wrong with each, nothing if it is right; empty if the function
+    could not be judged part by part.
+    """
 
     passed: bool
     finding: str = ""
     cases: int = 0
     check_failed: bool = False
     printed: str = ""
+    parts: dict[str, str] = field(default_factory=dict)
 
 
 Look = Callable[[Case, Sequence[Outcome]], Iterable[str]]
+LookAtParts = Callable[[Case, Sequence[Outcome]], Iterable[tuple[str, str]]]
 MPI: Any = None  # stands for mpi4py's, which a prelude imports: a notebook's kernel must not load it
 Code = str | Mapping[str, str]  # the text of a cell, or what is replaced in the reference's text, and by what
 CAUGHT = "…"  # stands before words of a finding that the check makes without knowing the mistake
@@ -154,6 +160,10 @@ class Exercise:
     It is called only if all results are right. With `look` and without `expected`, many results are right,
     for example schedules, and `look` alone judges.
 
+    A long exercise can have `parts`, each with its share of the points. Then `look_at_parts(case, outcomes)`
+    takes the place of `look`: it yields pairs of a part and a finding, all of them, and a part without a
+    finding gives its points.
+
     `forbidden` holds methods of the communicator that would do the exercise by themselves. If
     `without_loops`, the function may hold no loop; `must_use` holds names that it must use, as its task
     says. `may_change` holds the numbers of arguments that the function may change, besides `result_in`. If
@@ -171,6 +181,8 @@ class Exercise:
     expected: Callable[[Case], Sequence[Any]] | None = None
     mistakes: Mapping[str, Code] = field(default_factory=dict)
     look: Look | None = None
+    parts: Mapping[str, int] = field(default_factory=dict)
+    look_at_parts: LookAtParts | None = None
     result_in: int | tuple[int | None, ...] | None = None
     forbidden: tuple[str, ...] = ()
     may_change: tuple[int, ...] = ()
@@ -208,7 +220,7 @@ class Exercise:
     @property
     def many_are_right(self) -> bool:
         """Return whether `look` alone judges."""
-        return self.expected is None and self.look is not None
+        return self.expected is None and (self.look is not None or self.look_at_parts is not None)
 
     @property
     def heading(self) -> Heading:
@@ -225,6 +237,21 @@ class Exercise:
     def points(self) -> int:
         """Return the points of an exercise that is done: one for five minutes."""
         return max(1, round(self.heading.minutes / 5))
+
+    def share_of_points(self, verdict: Verdict) -> float:
+        """Return the share of the points that an answer with this verdict gets, from 0 to 1."""
+        if verdict.passed:
+            return 1.0
+        right = sum(weight for part, weight in self.parts.items() if verdict.parts.get(part) == "")
+        return right / sum(self.parts.values()) if right else 0.0
+
+    def right_parts(self, verdict: Verdict) -> str:
+        """Return which parts of a wrong answer are right, as a sentence; empty without parts."""
+        if verdict.passed or not verdict.parts:
+            return ""
+        right = [part for part in self.parts if not verdict.parts[part]]
+        wrong = [part for part in self.parts if verdict.parts[part]]
+        return f"Right: {', '.join(right) or 'none of its parts'}. Not yet: {', '.join(wrong)}."
 
     @property
     def text(self) -> str:

@@ -114,10 +114,12 @@ class Judge:
         self.cases = cases
         self.new_job = new_job  # ends the job, and starts one that runs no student's code
         self.at: int | None = None  # the number of the case that the finding is about
+        self.parts: dict[str, str] = {}  # what is wrong with each part of the exercise, once it was looked at
 
     def verdict(self, text: str) -> Verdict:
         """Run the function that a cell defines on all cases, and judge it. Never raise an exception."""
         self.at = None
+        self.parts = {}
         text = answers.runnable(text)
         imported = answers.imports_of_lab(text, self.exercise.prelude)
         if imported:
@@ -129,13 +131,15 @@ class Judge:
                 finding = self.finding(self.outcomes(run))
             if finding is None:
                 finding = answers.against_task(text, self.exercise) or None
+                if finding is not None:
+                    self.parts = {}  # each part may be right, and the answer is not
         except Exception as error:
             return failed(error)
         parts = filter(None, [finding, failures.below(run, text)])
         text = printable(". Also, ".join(parts)[:MOST_WORDS])
         # What other cases print, warnings for example, is not about the finding.
         shown = [part for number, part in run.printed.items() if self.at is None or number in (-1, self.at)]
-        return Verdict(finding is None, text, len(self.cases), printed="".join(shown))
+        return Verdict(finding is None, text, len(self.cases), printed="".join(shown), parts=self.parts)
 
     def outcomes(self, run: Run) -> Results:
         """Return what the ranks did in each case of a run that is complete. Raise CheckFailed otherwise."""
@@ -170,6 +174,12 @@ class Judge:
             changed = self._changed(case, by_rank)
             if changed:
                 return f"with {case.label}: {changed}"
+        by_look = self._finding_by_look if exercise.look_at_parts is None else self._finding_on_parts
+        return by_look(outcomes)
+
+    def _finding_by_look(self, outcomes: Results) -> str | None:
+        """Return the first finding that results do not show; None if there is none."""
+        exercise = self.exercise
         for number, (case, by_rank) in enumerate(zip(self.cases, outcomes, strict=True)):
             seen = next(iter(exercise.look(case, by_rank)), None) if exercise.look is not None else None
             if seen:
@@ -179,6 +189,19 @@ class Judge:
                     known = self._recognised(outcomes, {number: ([None] * case.ranks, [seen])})
                 return known or f"with {case.label}: {seen}"
         return None
+
+    def _finding_on_parts(self, outcomes: Results) -> str | None:
+        """Note the first finding on each part of the exercise; return the first of all, None without any."""
+        first = None
+        self.parts = dict.fromkeys(self.exercise.parts, "")
+        for number, (case, by_rank) in enumerate(zip(self.cases, outcomes, strict=True)):
+            look = self.exercise.look_at_parts
+            for part, text in look(case, by_rank) if look is not None else ():
+                if first is None:
+                    self.at = number
+                    first = f"with {case.label}: {text}"
+                self.parts[part] = self.parts[part] or printable(text[:MOST_WORDS])
+        return first
 
     def _wrong(self, outcomes: Results) -> Wrong:
         """Return the expected results and the ranks' differences of each case that has any."""

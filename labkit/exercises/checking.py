@@ -309,6 +309,8 @@ def _answer(function: Callable[..., Any], exercise: Exercise, display: Display) 
     if len(parameters) != len(right_parameters) or is_in_other_order:
         finding += f" Your function takes ({', '.join(parameters)}); "
         finding += f"the task says ({', '.join(right_parameters)})."
+    right_parts = exercise.right_parts(verdict)
+    finding += f" {right_parts}" if right_parts else ""
     finding += " The notebook uses the reference until it is."
     finding += note_failure(exercise, verdict.finding)
     magic = "%px " if _world() else ""  # the function is on the ranks

@@ -187,6 +187,9 @@ TOOLS = (
     *("true", "truncate", "tty", "uname", "uniq", "uptime", "wc", "which", "whoami", "xargs", "yes"),
 )
 START_S = 30.0  # for a sandbox, on a busy machine
+# The parts of the exercise, each with its share of the points.
+OPTIONS_PART, RESUME, SIGNAL, EXIT_CODE = "options", "start and resume", "signal", "exit code"
+PARTS = {OPTIONS_PART: 2, RESUME: 3, SIGNAL: 3, EXIT_CODE: 1}
 OPTIONS = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
 for names in ("-N", "--nodes"), ("-c", "--cpus-per-task"), ("-t", "--time"):
     OPTIONS.add_argument(*names)
@@ -221,11 +224,8 @@ def seconds_of(limit):
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def option_faults(script):  # noqa: PLR0912 (a branch for each option)
+def option_faults(script):
     """Yield what is wrong with the #SBATCH lines."""
-    if len(script) > MOST_TEXT:
-        yield f"the script has {len(script):,} characters; a job script has a few hundred"
-        return
     first = script.partition("\n")[0]
     if not (first.startswith("#!") and "bash" in first):
         yield "the first line is not `#!/bin/bash`: sbatch refuses the script, or another shell runs it"
@@ -286,35 +286,58 @@ def call_faults(where, tasks, run_folder, recorded, has_checkpoint):
 
 
 def end_faults(where, warned, events, code, code_of_script):
-    """Yield what is wrong with the end of a script, from what has happened, in this order, and exit codes."""
+    """Yield a part and what is wrong with the end of a script, from what has happened and exit codes.
+
+    `events` holds what has happened, in this order.
+    """
+    end_part = SIGNAL if warned else EXIT_CODE
     if warned and "caught" not in events:
-        yield "the script does not catch SIGUSR1 while mpiexec runs: set a trap, do not block it"
+        yield SIGNAL, "the script does not catch SIGUSR1 while mpiexec runs: set a trap, do not block it"
     elif "mpiexec" not in events:
-        yield "the script killed mpiexec. Pass SIGUSR1 on and kill nothing: the ranks train until the limit"
+        text = "the script killed mpiexec. Pass SIGUSR1 on and kill nothing: the ranks train until the limit"
+        yield end_part, text
     elif events.index("script") < events.index("mpiexec"):
         why = ", after SIGUSR1, which interrupts `wait`: go on and wait again" if warned else ": wait for it"
-        yield f"{where}: the script ended before mpiexec{why}"
+        yield end_part, f"{where}: the script ended before mpiexec{why}"
     elif warned and "USR1" not in events:
-        yield "SIGUSR1 reached the script, and the script did not pass it on to mpiexec"
+        yield SIGNAL, "SIGUSR1 reached the script, and the script did not pass it on to mpiexec"
     elif code_of_script != code:
         after = " after SIGUSR1" if warned else ""
-        yield f"mpiexec ended with exit code {code}{after}, the script with {code_of_script}"
+        yield EXIT_CODE, f"mpiexec ended with exit code {code}{after}, the script with {code_of_script}"
+
+
+def faults_by_part(script):
+    """Yield a part of the exercise, and what is wrong with it, for each fault of a script."""
+    if len(script) > MOST_TEXT:
+        text = f"the script has {len(script):,} characters; a job script has a few hundred"
+        yield from ((part, text) for part in PARTS)
+        return
+    yield from ((OPTIONS_PART, text) for text in option_faults(script))
+    yield from run_faults(script)
 
 
 def run_faults(script):
-    """Yield what is wrong with the commands, found by running them with a stand-in for mpiexec."""
+    """Yield a part and what is wrong with the commands, found by running them with a stand-in for mpiexec.
+
+    A script that cannot be judged any further has a fault in each part of its run.
+    """
     # Random, so that the script cannot know the codes. An interrupted `wait` could also return the first.
     codes = random.choice([*range(129, 138), *range(139, 160)]), random.randrange(10, 100)
     for checkpoint, tasks, code in zip((False, True), ("4", "3"), codes, strict=True):
         with scratch_folder() as folder:
             faults = list(_faults_of_a_run(script, folder.resolve(), checkpoint, tasks, code))
         yield from faults
-        if faults:
+        if {RESUME, SIGNAL, EXIT_CODE} <= {part for part, _ in faults}:
             return
 
 
+def _in_each_part(text):
+    """Return a fault that leaves nothing of a run to be judged."""
+    return [(part, text) for part in (RESUME, SIGNAL, EXIT_CODE)]
+
+
 def _faults_of_a_run(script, scratch, warned, tasks, code):
-    """Run the script once, in a folder; yield what is wrong with its calls and its end."""
+    """Run the script once, in a folder; yield a part and what is wrong with its calls and its end."""
     is_sandboxed = not sandbox.refusal()
     inside = Path(sandbox.FOLDER) if is_sandboxed else scratch  # as the script sees its folder
     settings = {
@@ -358,7 +381,9 @@ def _faults_of_a_run(script, scratch, warned, tasks, code):
         try:
             job.wait(timeout=30)
         except subprocess.TimeoutExpired:
-            yield f"{where}: the script still runs, although no mpiexec has to be waited for"
+            yield from _in_each_part(
+                f"{where}: the script still runs, although no mpiexec has to be waited for"
+            )
             return
         end(job)
         words, events, calls = (
@@ -367,16 +392,17 @@ def _faults_of_a_run(script, scratch, warned, tasks, code):
         )
         called = f"`{calls[0]}`" if calls else ""
         if calls and calls[0].split()[0] in SUBMIT:
-            yield (
+            yield from _in_each_part(
                 f"{where}: the script calls {called}: a job that submits jobs does so at each start. "
                 "With --requeue, SLURM starts it again by itself"
             )
             return
         if not words:
             also = f", but {called}" if called else ""
-            yield f"{where}: the script ended without calling mpiexec{also}"
+            yield from _in_each_part(f"{where}: the script ended without calling mpiexec{also}")
             return
-        yield from call_faults(where, tasks, inside / RUN_FOLDER, words, has_checkpoint=warned)
+        of_call = call_faults(where, tasks, inside / RUN_FOLDER, words, has_checkpoint=warned)
+        yield from ((RESUME, text) for text in of_call)
         yield from end_faults(where, warned, events, code, job.returncode)
 
 

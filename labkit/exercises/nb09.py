@@ -11,7 +11,7 @@ import numpy as np
 
 from labkit.checks.exercise import MPI, Case, Exercise, Outcome
 from labkit.exercises.cases import calls, named
-from labkit.exercises.job_script import option_faults, run_faults
+from labkit.exercises.job_script import PARTS, faults_by_part
 from labkit.schedules import CostModel
 
 NODES = named(
@@ -100,12 +100,14 @@ exit $?
 """
 
 
-def look_at_the_script(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
+def look_at_the_script(case: Case, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
     script = outcomes[0].result
-    if not isinstance(script, str):
-        yield f"expected the text of a script, got {type(script).__name__}. Does every path return it?"
-    yield from option_faults(script)
-    yield from run_faults(script)
+    if isinstance(script, str):
+        yield from faults_by_part(script)
+        return
+    kind = type(script).__name__
+    for part in PARTS:
+        yield part, f"expected the text of a script, got {kind}. Does every path return it?"
 
 
 JOB_SCRIPT = Exercise(
@@ -124,7 +126,8 @@ JOB_SCRIPT = Exercise(
         "… labkit train --resume": {"(--resume": "(--out"},
         "… Does every path return it?": {'return """': 'text = """'},
     },
-    look=look_at_the_script,
+    parts=PARTS,
+    look_at_parts=look_at_the_script,
     deadline_s=60.0,
     hints=(
         "Begin with the #SBATCH lines, one option per line, above the first command.",

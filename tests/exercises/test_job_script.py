@@ -8,10 +8,30 @@ from pathlib import Path
 import pytest
 
 from labkit.checks import sandbox
-from labkit.exercises.job_script import option_faults, run_faults, seconds_of
+from labkit.exercises.job_script import (
+    EXIT_CODE,
+    OPTIONS_PART,
+    PARTS,
+    RESUME,
+    SIGNAL,
+    faults_by_part,
+    option_faults,
+    run_faults,
+    seconds_of,
+)
 from labkit.exercises.nb09 import job_script
 
 SCRIPT = job_script()
+
+
+def findings(script: str) -> list[str]:
+    """Return what is wrong with the run of a script."""
+    return [text for _, text in run_faults(script)]
+
+
+def wrong_parts(script: str) -> set[str]:
+    """Return the parts of the exercise in which a script has a fault."""
+    return {part for part, _ in faults_by_part(script)}
 
 
 def changed(old: str, new: str) -> str:
@@ -48,7 +68,7 @@ def test_a_script_may_wait_in_another_way() -> None:
         "while kill -0 $ranks; do sleep 5; done\nwait $ranks\n",
         "trap 'kill -USR1 $ranks; wait $ranks' USR1\nwait $ranks; code=$?; wait $ranks; exit $?\n",
     ):
-        assert list(run_faults(begin + end)) == []
+        assert findings(begin + end) == []
 
 
 def test_an_option_can_be_written_in_another_way() -> None:
@@ -74,7 +94,7 @@ def test_an_option_can_be_written_in_another_way() -> None:
 )
 @pytest.mark.thorough
 def test_a_wrong_command_is_named(old: str, new: str, finding: str) -> None:
-    assert finding in "\n".join(run_faults(changed(old, new)))
+    assert finding in "\n".join(findings(changed(old, new)))
 
 
 @pytest.mark.parametrize(
@@ -109,17 +129,34 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 )
 def test_a_check_starts_no_jobs_elsewhere(line: str, finding: str, machine: Path) -> None:
     """A script that submits itself would do so in the check, and its job again."""
-    faults = list(run_faults(changed("export OMP", f"{line}\nexport OMP")))
+    faults = findings(changed("export OMP", f"{line}\nexport OMP"))
     assert not machine.exists()
     assert finding in "\n".join(faults)
     assert bool(faults) == bool(finding)
 
 
 def test_ranks_that_another_launcher_starts_are_named(machine: Path) -> None:
-    faults = list(run_faults(changed("mpiexec -n", "srun -n")))
+    faults = findings(changed("mpiexec -n", "srun -n"))
     assert "without calling mpiexec, but `srun -n 4 labkit train" in faults[0]
     assert not machine.exists()
 
 
 def test_a_script_of_a_megabyte_is_refused() -> None:
-    assert "1,0" in next(option_faults(SCRIPT + "#" * 1_000_000))
+    assert "1,0" in next(faults_by_part(SCRIPT + "#" * 1_000_000))[1]
+    assert wrong_parts(SCRIPT + "#" * 1_000_000) == {*PARTS}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ("#SBATCH --requeue\n", "", {OPTIONS_PART}),
+        ("(--resume", "(--out", {RESUME}),
+        ("trap 'kill -USR1 $ranks' USR1", "trap 'true' USR1", {SIGNAL}),
+        ("exit $?", "exit 0", {EXIT_CODE}),
+        ('options[@]}" &', 'options[@]}" & exit', {EXIT_CODE, SIGNAL}),
+        ("mpiexec -n", "srun -n", {RESUME, SIGNAL, EXIT_CODE}),
+    ],
+)
+@pytest.mark.thorough
+def test_a_fault_costs_its_part_alone(old: str, new: str, parts: set[str]) -> None:
+    assert wrong_parts(changed(old, new)) == parts

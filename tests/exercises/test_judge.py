@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labkit.checks.exercise import Call, Case, Exercise, Fault, Outcome
+from labkit.checks.exercise import Call, Case, Exercise, Fault, Outcome, Verdict
 from labkit.checks.failures import ADVICE, CheckFailed, broken_rule
 from labkit.checks.judge import Judge
 from labkit.checks.launching import Run
@@ -237,3 +237,27 @@ def test_a_collective_that_the_check_carries_out_has_the_name_that_the_student_w
     )
     (verdict,) = corpus.submit("two_level_sum", wrong)
     assert "in Allreduce (#" in verdict.finding and "ring_allreduce" not in verdict.finding
+
+
+def test_each_part_of_an_exercise_has_the_first_finding_on_it() -> None:
+    """The points are those of the parts that are right, also if another case shows another fault."""
+
+    def look(case: Case, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
+        yield "ends", f"ends badly on {case.ranks}"
+        if case is CASES[-1]:
+            yield "begins", "begins late"
+
+    parts = {"begins": 1, "goes on": 3, "ends": 2}
+    several = exercise(mistakes={}, parts=parts, look_at_parts=look)
+    judge = JudgeWithoutJob(several, CASES, {})
+    outcomes = []
+    for case in CASES:
+        pairs = zip(right(case), case.arguments, strict=True)
+        outcomes.append([Outcome(result, arguments) for result, arguments in pairs])
+    first = f"ends badly on {CASES[0].ranks}"
+    assert judge.finding(outcomes) == f"with {CASES[0].label}: {first}"
+    assert judge.parts == {"begins": "begins late", "goes on": "", "ends": first}
+    verdict = Verdict(False, first, parts=judge.parts)
+    assert several.share_of_points(verdict) == 0.5
+    assert several.right_parts(verdict) == "Right: goes on. Not yet: begins, ends."
+    assert several.share_of_points(Verdict(False, "it raises an error")) == 0
