@@ -79,18 +79,18 @@ def contest(folder: Path, ranks: int, seeds: tuple[int, ...], *, as_json: bool) 
     With --incident SEED, FOLDER holds a copy of each student's progress.json, NAME.json. Scores are computed
     from the evidence in it, and nothing runs.
     """
-    from labkit.checks import sandbox
     from labkit.exercises import allreduce_contest, on_call
 
     if seeds:
         scored = on_call.class_rows(folder.glob("*.json"), seeds)
         click.echo(json.dumps(scored, indent=1) if as_json else on_call.class_table(scored))
         return
-    why = sandbox.refusal()
-    if why:
-        click.echo(f"Entries run with all of your rights: this system allows no sandbox ({why}).", err=True)
-    sandbox.in_use = not why
-    results = allreduce_contest.judge_folder(folder, ranks, lambda text: click.echo(text, err=True))
+
+    def say(text: str) -> None:
+        click.echo(text, err=True)
+
+    allreduce_contest.use_sandbox(say)
+    results = allreduce_contest.judge_folder(folder, ranks, say)
     if len(results) == len(allreduce_contest.COMPARED):
         raise InputError(f"{folder}: there is no entry, expected files NAME.py")
     rows = allreduce_contest.rows(results)

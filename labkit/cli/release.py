@@ -38,8 +38,8 @@ def command(folder: Path, nbgrader: bool, no_questions: bool) -> None:
     """Copy the notebooks to FOLDER for students: stubs and no outputs.
 
     Documents that the notebooks link to are copied, too. With --nbgrader, the copies are the sources of
-    assignments, with points: checks give those of exercises, and you give those of questions. See
-    docs/grading.md.
+    assignments, with points: checks give those of exercises, and you give those of questions. The sixth
+    report (`labkit report`) is an assignment, too. See docs/grading.md.
     """
     from labkit.cli.course import copies
 
@@ -50,11 +50,25 @@ def command(folder: Path, nbgrader: bool, no_questions: bool) -> None:
     with copies_in(folder, change, nbgrader) as (part, names, _):
         if nbgrader:
             (part / "nbgrader_config.py").write_bytes(CONFIG.encode())
+            names.append(write_sixth_report(part / "source"))
     if nbgrader:
         click.echo(f"{folder}: a course with {len(names)} assignments. Next, in this folder:")
         click.echo("".join(f"    nbgrader generate_assignment {name}\n" for name in names), nl=False)
     else:
         click.echo(f"{folder}: {len(names)} notebooks for students")
+
+
+def write_sixth_report(sources: Path) -> str:
+    """Write the assignment of the sixth report beside those of the notebooks; return its name."""
+    import nbformat
+
+    from labkit.cli.course import sixth_report
+
+    folder = sources / sixth_report.NAME
+    folder.mkdir()
+    text = f"{nbformat.writes(sixth_report.source())}\n"
+    (folder / f"{sixth_report.NAME}.ipynb").write_bytes(text.encode())
+    return sixth_report.NAME
 
 
 @click.command

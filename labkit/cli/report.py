@@ -5,10 +5,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from labkit.cli.inputs import Finite, InputFile, InputFolder, OutputFolder, Whole, one_line
+from labkit.cli.inputs import (
+    Finite,
+    InputError,
+    InputFile,
+    InputFolder,
+    NonEmptyPath,
+    OutputFolder,
+    Whole,
+    one_line,
+)
 
 
 @click.group
@@ -19,8 +29,8 @@ def command() -> None:
 @command.command
 @click.argument("folder", type=OutputFolder())
 @click.option("--question", required=True, help="For example: Does my ring beat the root on 4 ranks?")
-@click.option("--first", default="", help="Options of the program's first form, as '--average root'.")
-@click.option("--second", default="", help="Options of its second form, as '--average ring'.")
+@click.option("--first", default="", help="Options of the first form, as '--average root' or '-n 1'.")
+@click.option("--second", default="", help="Options of the second form, as '--average ring' or '-n 4'.")
 @click.option(
     "--predict",
     "predicted",
@@ -58,18 +68,39 @@ def run(folder: Path, program: Path, ranks: int, rounds: int) -> None:
 
 
 @command.command
-@click.argument("folder", type=InputFolder())
-def check(folder: Path) -> None:
-    """Check what a machine can check in FOLDER, and write report.html if nothing is wrong.
+@click.argument("report", type=NonEmptyPath(exists=True))
+def check(report: Path) -> None:
+    """Check what a machine can check in the folder REPORT, and write what you hand in if nothing is wrong.
 
     Every number in the text must stand in a record, the prediction must be older than the runs, interval and
-    figure must be those of the runs, and two other explanations must be named.
+    figure must be those of the runs, and two other explanations must be named. Then it writes
+    sixth_report.ipynb to hand in, and report.html to read and to print. REPORT can also be a file that was
+    handed in.
     """
     from labkit.exercises import own_report
 
-    found = list(own_report.faults(folder))
-    for fault in found:
+    with one_line(own_report.ReportError, OSError):
+        if report.is_dir():
+            faults = list(own_report.faults(report))
+        else:
+            with own_report.unpacked(read_notebook(report)) as folder:
+                faults = list(own_report.faults(folder))
+    for fault in faults:
         click.echo(f"- {fault}")
-    if found:
+    if faults:
         click.get_current_context().exit(1)
-    click.echo(f"Nothing is wrong that a machine can see. To hand in: {own_report.page(folder)}")
+    click.echo("Nothing is wrong that a machine can see.")
+    if report.is_dir():
+        click.echo(f"To hand in: {own_report.notebook(report)}. To read or print: {own_report.page(report)}")
+
+
+def read_notebook(path: Path) -> Any:
+    """Return a notebook's content. Raise InputError if the file is none."""
+    import json
+
+    from labkit.files import read_input
+
+    try:
+        return json.loads(read_input(path))
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: expected a report's folder, or the notebook that was handed in") from None

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from labkit.checks import failures, transport
+from labkit.checks import failures, sandbox, transport
 from labkit.checks.exercise import Case, Exercise
 from labkit.checks.launching import Job, scratch_folder
 from labkit.exercises.wraps import rounds_as_list
@@ -183,6 +183,14 @@ def schedule_of_file(file: Path, p: int) -> Schedule:
         raise
     except (transport.Unreadable, failures.CheckFailed, OSError, MemoryError, ValueError) as error:
         raise ScheduleError(f"not judged: {error or type(error).__name__}") from None
+
+
+def use_sandbox(say: Callable[[str], None]) -> None:
+    """Let entries run in a sandbox, or say why that cannot be."""
+    why = sandbox.refusal()
+    if why:
+        say(f"Entries run with all of your rights: this system allows no sandbox ({why}).")
+    sandbox.in_use = not why
 
 
 def judge_folder(folder: Path, p: int, report: Callable[[str], None]) -> list[ContestResult]:

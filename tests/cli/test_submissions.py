@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import nbformat
@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from labkit.checks.exercise import ORIGINALS
 from labkit.cli.course.commands import command
+from labkit.cli.course.submissions import newest_files, student_of
 
 SHARDING, RING = "03_sharding", "05_ring_reduce"
 # The names of files as platforms and browsers make them, and whose they are.
@@ -161,3 +162,26 @@ def test_a_download_or_a_folder_that_is_none_is_one_line(
     assert "expected a folder or a .zip archive" in submissions(tmp_path / "text", code=2).output
     monkeypatch.chdir(tmp_path)
     assert "is no course: expected nbgrader_config.py" in submissions(tmp_path / "text", code=2).output
+
+
+@pytest.mark.parametrize(
+    ("path", "student"),
+    [
+        ("lovelaceada_340934_208490284_progress.json", "lovelaceada_340934"),
+        ("hoppergrace_LATE_340935_208490291_my_entry-1.py", "hoppergrace_340935"),
+        ("Alan Turing_1234567_assignsubmission_file_/progress.json", "Alan_Turing_1234567"),
+        ("ada.json", "ada"),
+        ("ada_progress (1).json", "ada"),
+        ("ada/progress.json", "ada"),
+    ],
+)
+def test_a_file_that_is_no_notebook_has_the_students_name(path: str, student: str) -> None:
+    assert student_of(PurePosixPath(path)) == student
+
+
+def test_a_students_newest_file_counts_in_a_contest(tmp_path: Path) -> None:
+    files = {"ada.json": b"old", "ada-1.json": b"new", "ada.txt": b"none"}
+    write(tmp_path, files)
+    os.utime(tmp_path / "ada.json", (0, 0))
+    newest = newest_files(tmp_path, ".json")
+    assert {student: file.content() for student, file in newest.items()} == {"ada": b"new"}

@@ -81,6 +81,16 @@ def test_an_invented_number_is_caught(honest: Path) -> None:
     )
 
 
+def test_a_count_and_a_run_that_would_decide_may_have_whole_numbers(honest: Path) -> None:
+    text = text_of(honest).replace("I expected", f"{own_report.PREDICTED}\n\nI expected 6 messages and")
+    text = text.replace("![Times]", "## What I measured\n\n![Times]")
+    text = text.replace("Another program on the machine.", "Others; a run on 16 ranks decides, not 3.")
+    write(honest, text)
+    assert "To hand in" in report("check", honest)
+    write(honest, text.replace("6 messages", "6 messages of 0.4321 ms").replace("median", "median of 77"))
+    assert [line.split()[1] for line in report("check", honest, code=1).splitlines()] == ["0.4321", "77"]
+
+
 def test_a_prediction_made_afterwards_is_caught(honest: Path) -> None:
     """The student has seen the ratio, and begins again with a prediction that fits."""
     runs = (honest / own_report.RUNS).read_bytes()
@@ -108,3 +118,59 @@ def test_a_report_without_alternatives_or_runs_says_what_is_missing(honest: Path
     (tmp_path / "empty").mkdir()
     assert "prediction.json is missing" in report("check", tmp_path / "empty", code=1)
     assert "has a prediction already" in report("begin", honest, *BEGIN, code=2)
+
+
+def test_what_is_handed_in_is_one_file_that_can_be_checked_again(honest: Path) -> None:
+    report("check", honest)
+    handed_in = honest / own_report.NOTEBOOK
+    assert report("check", handed_in) == "Nothing is wrong that a machine can see.\n"
+    content = json.loads(handed_in.read_text())
+    content["cells"][0]["source"] = "".join(content["cells"][0]["source"]).replace(
+        "expected", "expected 987.65"
+    )
+    handed_in.write_text(json.dumps(content))
+    assert "987.65 stands in no record" in report("check", handed_in, code=1)
+    del content["metadata"][own_report.PACKED]
+    handed_in.write_text(json.dumps(content))
+    assert "no report is in it" in report("check", handed_in, code=2)
+    handed_in.write_text("no notebook")
+    assert "expected a report's folder" in report("check", handed_in, code=2)
+
+
+def test_a_record_holds_no_numbers_besides_those_of_the_runs(honest: Path) -> None:
+    """A number that the student adds to the file of the runs is not measured."""
+    path = honest / own_report.RUNS
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"mine": 987.65}))
+    write(honest, text_of(honest).replace("expected", "expected 987.65, not"))
+    assert "987.65 stands in no record" in report("check", honest, code=1)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        (own_report.RUNS, {"times_ms": [[1.0, 2.0]] * 100_000}),
+        (own_report.RUNS, {"times_ms": [[1.0, float("nan")]] * 9}),
+        (own_report.RUNS, {"times_ms": [[1.0, 0.0]] * 9}),
+        (own_report.RUNS, {"times_ms": []}),
+        (own_report.RUNS, {"interval": {"low": 1}}),
+        (own_report.PREDICTION, {"predicted": [1]}),
+        (own_report.PREDICTION, {"forms": 3}),
+        (own_report.PREDICTION, {"question": "Is 1.2.3 faster?"}),
+    ],
+)
+def test_a_file_that_was_written_by_hand_is_a_fault_and_no_error(
+    file: str, changes: dict[str, object], honest: Path
+) -> None:
+    path = honest / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    assert report("check", honest, code=1).startswith("- ")
+
+
+def test_a_form_may_have_ranks_of_its_own(tmp_path: Path) -> None:
+    assert own_report.ranks_and_options("-n 2 --batch 64", 4) == (2, ["--batch", "64"])
+    assert own_report.ranks_and_options("--batch 64", 4) == (4, ["--batch", "64"])
+    words = ("--question", "How many ranks are worth it?", "--predict", "0.2", "1")
+    for form in ("-n", "-n two", "-n 0", "-n 65", "--model 'mlp"):
+        said = report("begin", tmp_path / "new", *words, "--second", form, code=2)
+        assert "expected options such as '-n 2 --average ring'" in said
+    assert not (tmp_path / "new").exists()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from labkit.cli.exercises import progress
 from labkit.cli.course.commands import command
+from labkit.cli.exercises import progress
 from labkit.exercises import catalogue, checking, record
 
 FIRST, SECOND, THIRD = list(catalogue.exercises())[:3]

@@ -79,7 +79,7 @@ class Course:
         findings = {}
         for cell in graded.cells:
             marks = cell.metadata.get("nbgrader", {})
-            if marks.get("grade"):
+            if marks.get("grade") and not marks.get("solution"):  # a question has points, and no finding
                 findings[marks["grade_id"]] = finding_in(cell)
         with Gradebook(f"sqlite:///{self.folder / 'gradebook.db'}") as gradebook:
             submitted = gradebook.find_submission_notebook(assignment, assignment, student)
@@ -88,6 +88,7 @@ class Course:
                     grade.score, grade.max_score, findings[grade.name]
                 )
                 for grade in submitted.grades
+                if grade.name in findings
             }
 
 
@@ -112,5 +113,7 @@ def finding_in(check: Any) -> str:
     (output,) = check.outputs
     if output.output_type == "stream":
         return ""
+    if output.output_type == "execute_result":  # some parts of the answer are right
+        return str(output.data["text/html"])
     said: str = output.evalue
     return said.partition("not correct: ")[2] or said

@@ -1,4 +1,4 @@
-"""A made-up class: what it hands in through Canvas, through Moodle and in plain files, and their tables.
+"""A made-up class: what it hands in through Canvas, through Moodle and as plain files, and their tables.
 
 `python -m tests.grading.made_class 30` makes a course, runs the commands of docs/course.md in it, and prints
 the minutes that each took.
@@ -35,7 +35,7 @@ class Student(NamedTuple):
     """A student: the platform, a number there, and how the work is."""
 
     name: str
-    platform: str  # canvas or moodle
+    platform: str  # canvas, moodle, or plain: the files are named after logins of Canvas
     number: int
     is_late: bool = False
     is_wrong_file: bool = False
@@ -44,11 +44,12 @@ class Student(NamedTuple):
     def id(self) -> str:
         """Return the name of the student's folder."""
         first, last = self.name.split()
-        return (
-            f"{(last + first).lower()}_{self.number}"
-            if self.platform == "canvas"
-            else (f"{first}_{last}_{self.number}")
-        )
+        names = {
+            "canvas": f"{(last + first).lower()}_{self.number}",
+            "moodle": f"{first}_{last}_{self.number}",
+            "plain": f"login{self.number}",
+        }
+        return names[self.platform]
 
     def file(self) -> str:
         """Return the name that the platform gives to the student's file."""
@@ -56,16 +57,18 @@ class Student(NamedTuple):
         if self.platform == "canvas":
             late = "LATE_" if self.is_late else ""
             return f"{(last + first).lower()}_{late}{self.number}_{self.number + 5000}_{ASSIGNMENT}-1.ipynb"
+        if self.platform == "plain":
+            return f"{self.id}_{ASSIGNMENT}.ipynb"
         return f"{self.name}_{self.number}_assignsubmission_file_/{ASSIGNMENT} (1).ipynb"
 
 
 def made_class(size: int) -> list[Student]:
-    """Return a class: half on each platform, two late (one of them to be extended), one wrong file."""
+    """Return a class: a third on each platform, two late (one of them to be extended), one wrong file."""
     named = [Student("Ada Lovelace", "canvas", 1001), Student("Alan Turing", "moodle", 1002, is_late=True)]
     named += [Student("Emmy Noether", "moodle", 1003, is_late=True)]
     named += [Student("Grace Hopper", "canvas", 1004, is_wrong_file=True)]
     for number in range(1005, 1001 + size):
-        platform = "canvas" if number % 2 else "moodle"
+        platform = ("canvas", "moodle", "plain")[number % 3]
         named.append(Student(f"First{number} Last{number}", platform, number))
     return named[:size]
 
@@ -94,11 +97,15 @@ def archives(students: list[Student], course: Path) -> None:
             for student in students:
                 if student.platform == platform:
                     archive.writestr(student.file(), work(student, released))
+    (course / "files").mkdir()
+    for student in students:
+        if student.platform == "plain":
+            (course / "files" / student.file()).write_bytes(work(student, released))
     lines = [f"Student,ID,SIS User ID,SIS Login ID,Section,{ASSIGNMENT} (77)", "    Points Possible,,,,,17"]
     lines += [
         f'"{student.name.split()[1]}, {student.name.split()[0]}",{student.number},,login{student.number},A,'
         for student in students
-        if student.platform == "canvas"
+        if student.platform != "moodle"
     ]
     (course / "canvas.csv").write_text("\n".join(lines) + "\n")
     head = "Identifier,Full name,Status,Grade,Maximum Grade,Grade can be changed,"

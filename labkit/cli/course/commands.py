@@ -4,14 +4,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
-from labkit.cli.inputs import Finite, InputError, InputFile, InputFolder, NonEmptyPath, OutputFile, one_line
+from labkit.cli.inputs import (
+    Finite,
+    InputError,
+    InputFile,
+    InputFolder,
+    NonEmptyPath,
+    OutputFile,
+    Whole,
+    one_line,
+)
 from labkit.files import atomic_write
+from labkit.text import counted
 
 CONFIG = Path("nbgrader_config.py")
 NO_NBGRADER = "this command needs nbgrader: `make env ADD=grading` installs it"
@@ -33,9 +44,9 @@ def assignments_here() -> list[str]:
     return names
 
 
-def known_assignment(name: str) -> str:
-    """Return the name of an assignment of this course; raise InputError for another."""
-    names = assignments_here()
+def known_assignment(name: str, known: Iterable[str] = ()) -> str:
+    """Return the name of an assignment of this course, or of `known` ones; raise InputError for another."""
+    names = list(known) or assignments_here()
     if name not in names:
         raise InputError(f"{name!r} is no assignment of this course: expected one of {', '.join(names)}")
     return name
@@ -73,6 +84,43 @@ def submissions(download: Path) -> None:
     click.echo(report(collected))
     if collected.unassigned:
         click.get_current_context().exit(1)
+
+
+@command.command
+@click.argument("download", type=NonEmptyPath(exists=True))
+@click.option(
+    "--incident",
+    "seeds",
+    type=Whole(0),
+    multiple=True,
+    help="A number of notebook 11 that the class has worked on; repeat it for several.",
+)
+@click.option("--ranks", type=Whole(2, 32), default=6, show_default=True, help="Ranks of the schedules.")
+def contest(download: Path, seeds: tuple[int, ...], ranks: int) -> None:
+    """Write the points of a contest into the gradebook: ten at most, as an assignment of their own.
+
+    DOWNLOAD, a folder or a .zip, holds a file for each student, with the names of Canvas or Moodle, or
+    NAME.json and NAME.py. With --incident, these are copies of progress.json, and the assignment is
+    incidents. Otherwise they are schedules for the all-reduce contest, and the assignment is
+    allreduce_contest.
+    """
+    from labkit.cli.course import contests
+    from labkit.cli.course.submissions import DownloadError
+
+    assignments_here()
+    gradebook = the_gradebook()
+    with one_line(DownloadError, OSError):
+        if seeds:
+            name, parts, points, table = contests.incidents(download, seeds)
+        else:
+            name, parts, points, table = contests.schedules(
+                download, ranks, lambda text: click.echo(text, err=True)
+            )
+    if not points:
+        raise InputError(f"{download}: expected a file {'NAME.json' if seeds else 'NAME.py'} of each student")
+    gradebook.record(name, parts, points)
+    click.echo(table)
+    click.echo(f"{name}: the points of {counted(len(points), 'student')} are in the gradebook.")
 
 
 @command.command
@@ -133,18 +181,23 @@ def grades(table: Path, out: Path, names: tuple[str, ...], columns: tuple[str, .
     """
     from labkit.cli.course import platforms
 
-    assignments = [known_assignment(name) for name in names] or assignments_here()
     gradebook = the_gradebook()
+    known = dict.fromkeys([*assignments_here(), *gradebook.recorded()])
+    assignments = [known_assignment(name, known) for name in names] or list(known)
     titles = {}
     for column in columns:
         name, separator, title = column.partition("=")
         if not separator or not title:
             raise InputError(f"--column {column!r}: expected NAME=TITLE, such as 05_ring_reduce='Week 4'")
-        titles[known_assignment(name)] = title
+        titles[known_assignment(name, known)] = title
     with one_line(platforms.TableError, gradebook.GradebookError, OSError):
         content = platforms.read(table)
         if platforms.is_canvas(content):
-            scored = [gradebook.assignment_scores(name) for name in assignments if names or was_graded(name)]
+            scored = [
+                gradebook.assignment_scores(name)
+                for name in assignments
+                if names or was_graded(name) or not gradebook.has_notebook(name)
+            ]
             if not scored:
                 raise InputError("there are no grades yet: `nbgrader autograde` makes them")
             filled = platforms.canvas(content, scored, titles)

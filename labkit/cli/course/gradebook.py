@@ -5,7 +5,7 @@ This module needs nbgrader, the extra `grading`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from difflib import get_close_matches
@@ -57,6 +57,39 @@ def find(gradebook: Any, assignment: str) -> Any:
         ) from None
 
 
+def recorded() -> list[str]:
+    """Return the names of all assignments in the gradebook."""
+    with opened() as gradebook:
+        return sorted(assignment.name for assignment in gradebook.assignments)
+
+
+def has_notebook(assignment: str) -> bool:
+    """Tell whether an assignment has a notebook that nbgrader grades; a contest has none."""
+    return Path("source", assignment).is_dir()
+
+
+def record(assignment: str, parts: Mapping[str, float], points: Mapping[str, Mapping[str, float]]) -> None:
+    """Write points that come from no notebook into the gradebook, as an assignment of their own.
+
+    `parts` maps what gets points to the most points that it gets; `points` has the points of each student.
+    What was there before for these students is replaced.
+    """
+    with opened() as gradebook:
+        gradebook.update_or_create_assignment(assignment)
+        gradebook.update_or_create_notebook(assignment, assignment)
+        for part, most in parts.items():
+            gradebook.update_or_create_grade_cell(
+                part, assignment, assignment, max_score=most, cell_type="code"
+            )
+        for student, points_of_parts in points.items():
+            gradebook.update_or_create_student(student)
+            gradebook.update_or_create_submission(assignment, student)
+            for part, value in points_of_parts.items():
+                grade = gradebook.find_grade(part, assignment, assignment, student)
+                grade.auto_score, grade.needs_manual_grade = value, False
+        gradebook.db.commit()
+
+
 def assignment_scores(name: str) -> Assignment:
     """Return the points of all submissions of an assignment, after what lateness costs."""
     with opened() as gradebook:
@@ -67,7 +100,7 @@ def assignment_scores(name: str) -> Assignment:
                 bool(submission.needs_manual_grade),
             )
             for submission in assignment.submissions
-            if graded(submission.student.id, name)
+            if graded(submission.student.id, name) or not has_notebook(name)
         }
         return Assignment(name, assignment.max_score, scores)
 

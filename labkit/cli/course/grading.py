@@ -34,9 +34,9 @@ from nbgrader.utils import ignore_patterns, parse_utc
 from traitlets.log import get_logger
 
 from labkit.checks import sandbox
-from labkit.checks.exercise import HeadingError, is_stub
+from labkit.checks.exercise import Exercise, HeadingError, Verdict, is_stub
 from labkit.checks.judging import grade_text
-from labkit.cli.course import copies, questions
+from labkit.cli.course import copies, questions, sixth_report
 from labkit.cli.course.plain_files import NotPlain, copy_plain, not_plain, shared_files
 from labkit.exercises import catalogue
 from labkit.files import printable
@@ -80,6 +80,9 @@ class RepairMarks(preprocessors.NbGraderPreprocessor):
             raise NotGraded(f"{about['student']}: the notebook has more than {MOST_CELLS:,} cells")
         make_plain(nb.cells)
         leave_long_cells_out(nb.cells)
+        if about["assignment"] == sixth_report.NAME:
+            sixth_report.prepare(nb, recorded_points(about))
+            return nb, resources
         if sum(len(cell.source) for cell in nb.cells if cell.cell_type == "code") > MOST_CODE:
             raise NotGraded(f"{about['student']}: the code has more than {MOST_CODE:,} characters")
         marks = recorded_marks(about)
@@ -171,6 +174,13 @@ def recorded_marks(about: Any) -> dict[str, dict[str, Any]]:
     return marks
 
 
+def recorded_points(about: Any) -> dict[str, float]:
+    """Return the most points of the cells of a notebook, as the course has recorded them, by their ids."""
+    with Gradebook(about["db_url"]) as gradebook:
+        notebook = gradebook.find_notebook(about["notebook"], about["assignment"])
+        return {cell.name: cell.max_score for cell in notebook.grade_cells}
+
+
 def is_same(claimed: Any, right: dict[str, Any] | None) -> bool:
     """Tell whether marks of a submitted cell are as they must be, besides their checksum."""
     return right is not None and all(claimed.get(name) == value for name, value in right.items())
@@ -191,10 +201,10 @@ class CheckExercises(preprocessors.NbGraderPreprocessor):
                 cells = above if copies.answer(name, above) else code
                 began = time.monotonic()
                 cell.outputs = [output(name, copies.answer_with_helpers(name, cells, solved))]
-                is_correct = cell.outputs[0].output_type == "stream"
-                if is_correct:
+                fit_points(cell)
+                if is_correct(cell.outputs[0]):
                     solved.add(name)
-                verdict = "correct" if is_correct else "not correct"
+                verdict = "correct" if is_correct(cell.outputs[0]) else "not correct"
                 self.log.info("%s: %s, after %.1f s", name, verdict, time.monotonic() - began)
         return nb, resources
 
@@ -249,7 +259,8 @@ class AddRubrics(preprocessors.NbGraderPreprocessor):
             marks = cell.metadata.get("nbgrader", {})
             if is_manual(marks):
                 names = questions.names_in(recorded_sources(resources["nbgrader"])[marks["grade_id"]])
-                nb.cells.insert(nb.cells.index(cell) + 1, questions.model_answer(names))
+                if names:  # none in a row of the sixth report's rubric
+                    nb.cells.insert(nb.cells.index(cell) + 1, questions.model_answer(names))
         return nb, resources
 
 
@@ -272,7 +283,8 @@ class NotGraded(Exception):
 def output(name: str, text: str) -> Any:
     """Judge the text of the cell that defines a function, and return the output of the check cell.
 
-    That is text for a correct function, and an error, for which nbgrader gives no points, for any other.
+    That is text for a correct function, and an error, for which nbgrader gives no points, for any other. If
+    parts of the answer are right, it is their points, as nbgrader reads them, beside the findings.
     """
     exercise = catalogue.find(name)
     if not text.strip() or is_stub(text, name):
@@ -280,9 +292,46 @@ def output(name: str, text: str) -> Any:
     verdict = grade_text(exercise, text, sandboxed=has_sandbox())
     if verdict.check_failed:
         raise NotGraded(f"{name}: the check itself failed: {verdict.finding}")
+    if not verdict.passed and exercise.share_of_points(verdict) > 0:
+        return partial_output(exercise, verdict)
     if not verdict.passed:
         return _error("NotCorrect", f"{name}: not correct: {verdict.finding}.")
     return new_output("stream", name="stdout", text=f"{name}: correct ({verdict.cases} cases).\n")
+
+
+def is_correct(outcome: Any) -> bool:
+    """Return whether the output of a check cell is that of a correct function."""
+    return bool(outcome.output_type == "stream")
+
+
+def partial_output(exercise: Exercise, verdict: Verdict) -> Any:
+    """Return the output of a check cell for an answer of which some parts are right.
+
+    nbgrader takes the points from the plain text of a result; a page shows the HTML.
+    """
+    points = exercise.points * exercise.share_of_points(verdict)
+    total, rows = sum(exercise.parts.values()), ""
+    row = "<tr><td>{}&emsp;</td><td>{}&emsp;</td><td>{}</td></tr>"
+    for part, weight in exercise.parts.items():
+        finding = verdict.parts[part]
+        most_of_part = exercise.points * weight / total
+        points_of_part = 0.0 if finding else most_of_part
+        cells = escape(part), f"{points_of_part:g} of {most_of_part:g}", escape(finding) or "right"
+        rows += row.format(*cells)
+    head = row.format("<b>part</b>", "<b>points</b>", "<b>finding</b>")
+    html = f"<p>{exercise.name}: {points:g} of {exercise.points} points.</p><table>{head}{rows}</table>"
+    return new_output(
+        "execute_result", {"text/plain": f"{points:g}", "text/html": html}, execution_count=None
+    )
+
+
+def fit_points(check: Any) -> None:
+    """Scale the points for parts of an answer to those of the check cell, if a course has changed these."""
+    marks, outcome = check.metadata["nbgrader"], check.outputs[0]
+    if outcome.output_type == "execute_result":
+        exercise = catalogue.find(marks["grade_id"].removeprefix(copies.CHECK_ID))
+        points = float(outcome.data["text/plain"]) * marks["points"] / exercise.points
+        outcome.data["text/plain"] = f"{points:g}"
 
 
 def _error(kind: str, words: str) -> Any:
@@ -292,7 +341,8 @@ def _error(kind: str, words: str) -> Any:
 class FeedbackPage(HTMLExporter):
     """nbgrader's page of feedback, whose list of points names exercises and questions.
 
-    nbgrader calls each of them "Test cell" or "Coding free-response", and links to it by its id.
+    nbgrader calls each of them "Test cell", "Coding free-response" or "Written response", and links to it by
+    its id.
     """
 
     def from_notebook_node(self, nb: Any, resources: Any = None, **options: Any) -> tuple[Any, Any]:
@@ -300,7 +350,7 @@ class FeedbackPage(HTMLExporter):
         return ITEM.sub(lambda match: f"{match[1]}{title_of(match[2])}</a>", html), resources
 
 
-ITEM = re.compile(r'(<li><a href="#([\w-]+)">)(?:Test cell|Coding free-response)</a>')
+ITEM = re.compile(r'(<li><a href="#([\w-]+)">)(?:Test cell|Coding free-response|Written response)</a>')
 
 
 def title_of(grade_id: str) -> str:
@@ -308,6 +358,8 @@ def title_of(grade_id: str) -> str:
     name = grade_id.removeprefix(copies.CHECK_ID)
     if grade_id.startswith(questions.QUESTION_ID):
         return f"Question <code>{escape(grade_id.removeprefix(questions.QUESTION_ID))}</code>"
+    if grade_id.startswith(sixth_report.ROW_ID):
+        return escape(grade_id.removeprefix(sixth_report.ROW_ID)).capitalize()
     try:
         return f"{escape(catalogue.find(name).heading.title)} (<code>{escape(name)}</code>)"
     except (catalogue.UnknownExercise, HeadingError):

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import nbformat
 from nbgrader import preprocessors
+from nbgrader.utils import determine_grade
 
 from labkit.cli.course import copies, gradebook, grading
 from labkit.exercises import catalogue
@@ -41,17 +42,23 @@ def notebooks(assignment: str) -> Iterator[tuple[str, Path, Any]]:
 def regrade(name: str, assignment: str, say: Callable[[str], None]) -> list[Change]:
     """Judge an exercise of all graded notebooks again, and record the points; return the changes.
 
-    The answers to other exercises keep their verdicts. What a person has given stays.
+    The answers to other exercises keep their verdicts. What a person has given stays. Equal texts are judged
+    once.
     """
     changes = []
+    outputs: dict[str, Any] = {}
     for student, path, notebook in notebooks(assignment):
         code = [cell for cell in notebook.cells if cell.cell_type == "code"]
         check = check_of(name, code)
         if check is None:
             say(f"{student}: no check of {name}; nbgrader autograde judges the whole notebook")
             continue
-        text, solved = answer_above(name, check, code)
-        check.outputs = [grading.output(name, copies.answer_with_helpers(name, text, solved))]
+        cells, solved = answer_above(name, check, code)
+        text = copies.answer_with_helpers(name, cells, solved)
+        if text not in outputs:
+            outputs[text] = grading.output(name, text)
+        check.outputs = [copy.deepcopy(outputs[text])]
+        grading.fit_points(check)
         changes.append(_record(student, assignment, check, notebook))
         with atomic_write(path) as file:
             file.write(f"{nbformat.writes(notebook)}\n".encode())
@@ -75,7 +82,7 @@ def answer_above(name: str, check: Any, code: list[Any]) -> tuple[list[Any], set
     solved = {
         cell.metadata["nbgrader"]["grade_id"].removeprefix(copies.CHECK_ID)
         for cell in above
-        if grading.is_check(cell) and cell.outputs and cell.outputs[0].output_type == "stream"
+        if grading.is_check(cell) and cell.outputs and grading.is_correct(cell.outputs[0])
     }
     return cells, solved
 
@@ -83,11 +90,10 @@ def answer_above(name: str, check: Any, code: list[Any]) -> tuple[list[Any], set
 def _record(student: str, assignment: str, check: Any, notebook: Any) -> Change:
     """Write the points of a check into the gradebook, and what lateness costs now; return the change."""
     grade_id = check.metadata["nbgrader"]["grade_id"]
-    is_correct = check.outputs[0].output_type == "stream"
     with gradebook.opened() as book:
         grade = book.find_grade(grade_id, assignment, assignment, student)
         before = float(grade.auto_score or 0.0)
-        grade.auto_score = grade.max_score if is_correct else 0.0
+        grade.auto_score = determine_grade(check)[0]
         after, has_manual = float(grade.auto_score), grade.manual_score is not None
         grade.needs_manual_grade = has_manual
         book.db.commit()

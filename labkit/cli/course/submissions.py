@@ -149,6 +149,27 @@ def assign(file: File, assignments: Collection[str]) -> Place | Unassigned:
     return Place(student, assignment, (number, file.changed, attempt), is_late)
 
 
+def student_of(path: PurePosixPath) -> str:
+    """Return whose file it is that is no notebook, such as progress.json or an entry of a contest.
+
+    The name is that of the platform, or what stands before "progress", or the whole name: ada.py is of ada.
+    """
+    match = _moodle(path) or CANVAS.fullmatch(path.name)
+    if match:
+        return student_id(f"{match['name']}_{match['user']}")
+    stem = AGAIN.sub("", path.stem)
+    return student_id(re.sub("progress$", "", stem)) or student_id(path.parent.name)
+
+
+def newest_files(download: Path, ending: str) -> dict[str, File]:
+    """Return the newest file with an ending, such as ".json", of each student in a download."""
+    newest: dict[str, File] = {}
+    for file in sorted(read(download), key=lambda file: file.changed):
+        if file.path.name.endswith(ending) and file.size <= MOST_BYTES:
+            newest[student_of(file.path)] = file
+    return newest
+
+
 def _moodle(path: PurePosixPath) -> re.Match[str] | None:
     """Return what Moodle says of a file, in its name or in that of a folder; None if it says nothing."""
     matches = [MOODLE.fullmatch(part) for part in reversed(path.parts)]
