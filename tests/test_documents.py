@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from packaging.requirements import Requirement
@@ -19,7 +20,7 @@ from traitlets.config import PyFileConfigLoader
 
 import mpiwatch
 from labkit import __version__, algorithms
-from labkit.cli import COMMANDS, lab
+from labkit.cli import COMMANDS, lab, main
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
@@ -203,6 +204,20 @@ def test_jupyterhub_copies_the_notebooks_and_opens_the_first(
     called = CliRunner().invoke(lab.command, first.split()[2:])
     assert called.exit_code == 0, called.output
     assert (tmp_path / HUB.Spawner.default_url.removeprefix("/lab/tree/")).exists()
+
+
+@pytest.mark.parametrize("name", ["course.md", "grading.md", "instructors.md"])
+def test_the_commands_of_an_instructors_page_exist(name: str) -> None:
+    """Of a group, such as `labkit course`, the subcommand too."""
+    page = (ROOT / "docs" / name).read_text()
+    code = re.findall(r"```\n(.*?)```|^ {4}(\S.*)$|`([^`\n]+)`", page, re.DOTALL | re.MULTILINE)
+    calls = re.findall(r"\blabkit ([a-z]+)((?: +[a-z]+)?)", "\n".join("".join(parts) for parts in code))
+    assert calls
+    for command, following in calls:
+        assert command in COMMANDS
+        group = main.get_command(click.Context(main), command)  # type: ignore[attr-defined]
+        if isinstance(group, click.Group):
+            assert following.strip() in group.commands
 
 
 def test_the_commands_of_the_page_exist() -> None:
