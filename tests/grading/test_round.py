@@ -567,3 +567,17 @@ def test_if_the_check_itself_fails_there_is_no_grade(monkeypatch: pytest.MonkeyP
         grading.output(PURE, EXERCISES[PURE].text)
     with pytest.raises(LookupError):
         grading.output("no_such_exercise", "def no_such_exercise(): return 1")
+
+
+def test_points_for_parts_are_those_that_the_course_gives() -> None:
+    """An instructor may have changed the points of a check in the sources of the course."""
+    from labkit.cli.course import grading  # noqa: PLC0415  (needs nbgrader)
+
+    exercise = catalogue.find("job_script")
+    parts = {**dict.fromkeys(exercise.parts, ""), "signal": "<none>"}
+    outcome = grading.partial_output(exercise, Verdict(False, "<none>", parts=parts))
+    assert "&lt;none&gt;" in outcome.data["text/html"] and not grading.is_correct(outcome)
+    check = new_code_cell("", metadata={"nbgrader": copies.check_marks("check-job_script", 18)})
+    check.outputs = [outcome]
+    grading.fit_points(check)
+    assert outcome.data["text/plain"] == "12"
