@@ -30,7 +30,8 @@ quick: test-env  ## in a minute, most of what `make test` finds: for every chang
 test-all: test-env  ## the same with the thorough tests, which find little that the others miss
 	@"$(VENV)/bin/python" -m pytest -n 2 -m "not browser and not slurm and not grading and (thorough or not exercises)" $(TESTS)
 
-test-clusters: test-env  ## start and kill clusters of engines; hangs in notebooks; hosts on this machine
+test-clusters: test-env  ## start and kill clusters of engines; hangs in notebooks; hosts on this machine; a JupyterHub
+	@$(make_env) --add servers
 	@"$(VENV)/bin/python" -m pytest -n 5 -m "clusters and not thorough" $(TESTS)
 
 test-browser: test-env  ## run the tests of JupyterLab in a browser, which needs Chromium
@@ -39,6 +40,7 @@ test-browser: test-env  ## run the tests of JupyterLab in a browser, which needs
 	@"$(VENV)/bin/python" -m pytest -m browser $(if $(strip $(TESTS)),$(TESTS),tests/browser)
 
 test-slurm: test-env  ## run the tests on a SLURM of their own, which needs its Debian packages: docs/slurm.md
+	@$(make_env) --add servers
 	@"$(VENV)/bin/python" -m pytest -m slurm $(if $(strip $(TESTS)),$(TESTS),tests/slurm)
 
 test-grading: test-env  ## release, submit, grade and return notebooks with nbgrader: docs/grading.md

@@ -29,6 +29,17 @@ c.Spawner.args = [
     "--MappingKernelManager.cull_connected=True",
 ]
 
+# While a whole class comes in at once, a server takes longer to start than JupyterHub's half a minute.
+c.Spawner.start_timeout = 300
+c.Spawner.http_timeout = 300
+
+# With systemd, each student has a unit with limits: a loop that allocates memory or starts processes ends
+# this student's programs and no others, and the units share the cores fairly.
+if Path("/run/systemd/system").is_dir():
+    c.JupyterHub.spawner_class = "systemd"
+    c.SystemdSpawner.mem_limit = "4G"
+    c.SystemdSpawner.unit_extra_properties = {"TasksMax": "1000"}
+
 # A server that nobody has used for two hours ends, too.
 c.JupyterHub.services = [
     {"name": "idle", "command": [sys.executable, "-m", "jupyterhub_idle_culler", "--timeout=7200"]}

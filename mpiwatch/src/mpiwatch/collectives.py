@@ -225,7 +225,7 @@ class Channel:
         """
         self.watch.check_process()
         last, self.caller = sys._current_frames().get(self.caller), caller
-        while last is not None and packages.belongs(last.f_globals.get("__name__", ""), packages.libraries):
+        while last is not None and packages.is_library(last.f_globals.get("__name__", "")):
             comm = last.f_locals.get("self")
             if last.f_globals["__name__"] == __name__ and getattr(comm, "_channel", None) is self:
                 self._report(Reason.THREADS, 0.0)
@@ -425,8 +425,7 @@ class WatchedCollectives(ChannelComm):
             if (
                 type(sent) is type(recvbuf) is ndarray
                 and recvbuf.flags.carray
-                and sent.flags.c_contiguous
-                and sent.size == recvbuf.size
+                and (sent is recvbuf or (sent.flags.c_contiguous and sent.size == recvbuf.size))
                 and sent.dtype.num == recvbuf.dtype.num in DTYPES
             ):
                 count, dtype = sent.size, sent.dtype.num

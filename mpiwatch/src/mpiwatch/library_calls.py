@@ -106,7 +106,7 @@ def live_objects() -> list[tuple[Any, Live]]:
 
 def is_of_library(frame: FrameType) -> bool:
     """Return whether a frame belongs to mpiwatch or a library on top of it, and not to the program."""
-    return packages.belongs(frame.f_globals.get("__name__", ""), packages.libraries)
+    return packages.is_library(frame.f_globals.get("__name__", ""))
 
 
 class MainThread:
@@ -148,12 +148,13 @@ def like(replacement: type, mpi4py_class: type) -> None:
 
 def _noted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that makes a call and notes it meanwhile; its first argument is the object."""
+    meets = name in MAKING or name in CONNECTING
 
     @functools.wraps(call)
     def noted(*arguments: Any, **named: Any) -> Any:
         if get_ident() != main_thread.thread:
             return _replaced(call(*arguments, **named))
-        if meet is not None and (name in MAKING or name in CONNECTING):
+        if meets and meet is not None:
             meet(name, arguments[0], arguments[1:], named)
         outer = main_thread.entry
         can_leave = leave is not None and name not in stays and not is_of_library(sys._getframe(1))

@@ -14,6 +14,12 @@ def belongs(module: str, packages: Iterable[str]) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
+@cache  # each call of the MPI library asks for one
+def is_library(module: str) -> bool:
+    """Return whether a module lies in a package whose lines a report skips."""
+    return belongs(module, libraries)
+
+
 @cache  # each collective asks for two modules or three
 def is_wrapper(module: str) -> bool:
     """Return whether a module lies in a package whose methods have mpi4py's names and call mpi4py's."""
@@ -40,6 +46,7 @@ def register(package: str, *, wraps: bool = False) -> None:
     """
     if not belongs(package, libraries):
         libraries.append(package)
+        is_library.cache_clear()
     if wraps and package not in wrappers:
         wrappers.append(package)
         is_wrapper.cache_clear()
