@@ -158,4 +158,4 @@ def _key() -> int:
 def _library(comm: MPI.Intracomm, operation: str, request: MPI.Request) -> Steps:
     """Wait for a request of the MPI library, which hides which rank is missing."""
     if not request.Test():
-        yield request.Test, lambda: Pending(comm, operation, [], [])
+        yield request.Test, lambda: Pending(comm, operation, [], [], request=request)

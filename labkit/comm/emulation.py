@@ -33,6 +33,7 @@ from mpiwatch.layers import (
     caller,
     is_in_place,
     nbytes,
+    note_wait,
     raise_together,
     wait_for,
     yield_core,
@@ -412,7 +413,7 @@ def _delay(comm: EmulatedComm, name: str, call: Callable[[], Any], kwargs: dict[
     comm.Barrier()
     due = comm._ports.now() + comm._seconds(name, kwargs)
     call()
-    comm._ports.sleep_until(due)
+    note_wait(comm, lambda: comm._ports.sleep_until(due))
 
 
 def _refuse(comm: EmulatedComm, name: str, call: Callable[[], Any], kwargs: dict[str, Any]) -> None:

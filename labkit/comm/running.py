@@ -252,7 +252,7 @@ def steps(
             elif do == WAIT:
                 arrived = requests[number].Test
                 if not arrived():
-                    yield arrived, partial(_pending, comm, schedule, todo, number)
+                    yield arrived, partial(_pending, comm, schedule, todo, number, requests[number])
             elif do == REDUCE:
                 _add(array[start:stop], temporary[slot : slot + stop - start], op, plain)
             elif do == RECEIVE:
@@ -263,7 +263,7 @@ def steps(
                 array[start:stop] = temporary[slot : slot + stop - start]
         if not MPI.Request.Testall(requests):
             for number, request in enumerate(requests):  # one by one: each has the whole deadline
-                yield request.Test, partial(_pending, comm, schedule, todo, number)
+                yield request.Test, partial(_pending, comm, schedule, todo, number, request)
     except BaseException:  # an interrupt, say: no message may arrive in memory that is the caller's again
         _cancel(requests)
         raise
@@ -297,7 +297,9 @@ def _cancel(requests: list[MPI.Request]) -> None:
             request.Cancel()
 
 
-def _pending(comm: MPI.Intracomm, schedule: Schedule, todo: list[Instruction], message: int) -> Pending:
+def _pending(
+    comm: MPI.Intracomm, schedule: Schedule, todo: list[Instruction], message: int, request: MPI.Request
+) -> Pending:
     """Return which peer this message comes from or goes to."""
     do, peer = next(
         (do, peer)
@@ -305,4 +307,4 @@ def _pending(comm: MPI.Intracomm, schedule: Schedule, todo: list[Instruction], m
         if number == message and do in (SEND, RECEIVE, RECEIVE_TEMPORARY)
     )
     receives, sends = ([], [peer]) if do == SEND else ([peer], [])
-    return Pending(comm, schedule.name, receives, sends)
+    return Pending(comm, schedule.name, receives, sends, request=request)

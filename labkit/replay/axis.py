@@ -59,7 +59,8 @@ class Axis:
     def ticks(self) -> list[tuple[float, str]]:
         """Return places and labels of times since the beginning, at equal distances.
 
-        The times are round where the axis is to scale. On a stretched one, they are what stands there.
+        The times are round where the axis is to scale. On a stretched one, they are what stands there; of
+        several that look alike, the first has a label.
         """
         if len(self.times) < 2:
             return []
@@ -67,9 +68,11 @@ class Axis:
             count = max(1, round(self.width / TICK_PIXELS))
             places = [self.left + number * self.width / count for number in range(count + 1)]
             times = [self.time_at(place) - self.times[0] for place in places]
+            labels = ["0", *map(approx_time, times[1:])]
+            before = ["", *labels]
             return [
-                (place, approx_time(time_s) if number else "0")
-                for number, (place, time_s) in enumerate(zip(places, times, strict=True))
+                (place, label if label != last else "")
+                for place, label, last in zip(places, labels, before, strict=False)
             ]
         duration = self.times[-1] - self.times[0]
         step = _round_step(duration * TICK_PIXELS / self.width)

@@ -31,6 +31,7 @@ STYLE = """
 .labkit-replay svg, .labkit-replay img { display: block; max-width: none; }
 .labkit-replay table { border-collapse: collapse; margin: 6px 0; font-size: 12px; }
 .labkit-replay th, .labkit-replay td { padding: 2px 8px; text-align: right; border-bottom: 1px solid #8884; }
+.labkit-replay tbody td:first-child { white-space: nowrap; }
 .labkit-replay .scroll { overflow-x: auto; }
 .labkit-replay .beside th, .labkit-replay .beside td { text-align: left; }
 .labkit-replay .state { display: flex; flex-wrap: wrap; gap: 4px 24px; margin: 4px 0; }
@@ -54,6 +55,14 @@ SCRIPT = """
     const svg = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
     svg.removeAttribute("style");
     scrolled.replaceChildren(svg);
+    const keepInSight = () => {
+        const names = svg.querySelector(".names"), legend = svg.querySelector(".legend");
+        const left = scrolled.scrollLeft;
+        const hidden = Math.max(0, legend.dataset.width - scrolled.clientWidth);  // it can be scrolled, too
+        names.setAttribute("transform", `translate(${left})`);
+        legend.setAttribute("transform", `translate(${Math.max(0, left - hidden)})`);
+    };
+    scrolled.addEventListener("scroll", keepInSight);
     const cursor = svg.querySelector(".cursor");
     const state = box.querySelector(".state");
     const make = (tag, name, text) => {

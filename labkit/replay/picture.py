@@ -42,6 +42,7 @@ LEAST_WIDTH = 1.5  # of what a rank does, in pixels
 MOST_ARROWS = 1500  # then those that share an arrow may be further apart
 STUB = 26.0  # the length of the arrow of a message that nobody has received
 WARNING = "#D55E00"
+UNDER_LINE = 'stroke="currentColor" stroke-width="3.2" stroke-opacity="0.45"'
 PAPER = "var(--jp-layout-color0, var(--vscode-editor-background, Canvas))"
 
 
@@ -62,6 +63,14 @@ class Bracket(NamedTuple):
     start: Event
     end: Event | None
     row: int
+
+
+class Label(NamedTuple):
+    """Words above a rank's line, and the places between which they stand."""
+
+    words: str
+    left: float
+    right: float
 
 
 class Picture:
@@ -95,7 +104,9 @@ class Picture:
             *(part for rank in range(self.trace.size) for part in self._rank(rank)),
             *self._arrows(),
             *(part for rank in self.trace.logs for part in self._texts(rank)),  # above all lines
+            *self._names(),
             *self._legend(),
+            "</g>",
             f'<line class="cursor" x1="-9" x2="-9" y1="{TOP - 8:.0f}" '
             f'y2="{self.height - 58 - LEGEND_ROW:.0f}" '
             f'stroke="{WARNING}" stroke-width="2"/>',
@@ -121,7 +132,9 @@ class Picture:
         )
         yield (
             f"<style>.{self.key} .halo{{paint-order:stroke;stroke:{PAPER};stroke-width:3px;"
-            "stroke-linejoin:round}</style>"
+            "stroke-linejoin:round}"
+            # A dark colour on a dark page has an outline.
+            f".{self.key} rect[fill^='#']{{stroke:currentColor;stroke-width:0.8;stroke-opacity:0.6}}</style>"
         )
         yield f'<g class="{self.key}">'
 
@@ -143,9 +156,16 @@ class Picture:
             why = "<title>stretched where calls follow one another closely</title>"
         yield f'<text x="{self.width - RIGHT + 10}" y="{y + 4}" opacity="0.75">{name}{why}</text>'
 
+    def _names(self) -> Iterator[str]:
+        """Yield the names of the ranks: the page keeps them in sight when the picture is scrolled."""
+        yield '<g class="names">'
+        for rank in range(self.trace.size):
+            at = f'x="8" y="{self.y(rank) + 4}"'
+            yield f'<text class="halo" {at} font-weight="bold" font-size="13">rank {rank}</text>'
+        yield "</g>"
+
     def _rank(self, rank: int) -> Iterator[str]:
         y = self.y(rank)
-        yield f'<text x="8" y="{y + 4}" font-weight="bold" font-size="13">rank {rank}</text>'
         if rank not in self.spans:
             yield f'<text x="{LEFT}" y="{y + 4}" fill="{WARNING}">no recording</text>'
             return
@@ -266,9 +286,25 @@ class Picture:
         awaited = f" for {ranks_phrase(span.awaited)}" if span.awaited else ""
         return f"rank {rank} {what}{awaited} for {took} in {event_text(span.event)}, {span.event.line}"
 
+    def _absences(self, rank: int) -> list[Label]:
+        """Return the words on the collectives to which a rank never came, where they do not overlap."""
+        labels: list[Label] = []
+        words = f"rank {rank} never came"
+        for collective in self.trace.collectives:
+            if rank not in collective.missing:
+                continue
+            left = min(self.axis.x(call.begin_s) for call in collective.calls.values()) + 6
+            if not labels or left >= labels[-1].right:
+                labels.append(Label(words, left, left + BOLD_CHARACTER * len(words) + 6))
+        return labels
+
     def _labels(self, rank: int) -> Iterator[str]:
         """Yield the source lines of a rank's calls where there is room for them."""
         y, free_from, last = self.y(rank) - BAR / 2 - 5, 0.0, ""
+        absences = self._absences(rank)
+        for label in absences:
+            at = f'x="{label.left:.1f}" y="{y}"'
+            yield f'<text class="halo" {at} fill="{WARNING}" font-weight="bold">{label.words}</text>'
         for event in self.trace.logs[rank].events:
             if event.kind in (Kind.COMPLETE, Kind.CANCELLED, Kind.RAISED):
                 continue
@@ -276,10 +312,12 @@ class Picture:
             if event.kind in COLLECTIVES:  # beside the mark of its arrival
                 place += 7
             text = f"{short_line(event.line)} {event.operation}".strip()
-            if place >= free_from and text != last:
+            right = place + CHARACTER * len(text) + 6
+            is_free = all(right <= label.left or label.right <= place for label in absences)
+            if place >= free_from and text != last and is_free:
                 at = f'x="{place:.1f}" y="{y}"'
                 yield f'<text class="halo" {at} font-size="10" opacity="0.85">{escape(text)}</text>'
-                free_from, last = place + CHARACTER * len(text) + 6, text
+                free_from, last = right, text
 
     def _bracket(self, rank: int, bracket: Bracket) -> Iterator[str]:
         y = self.y(rank) + BAR / 2 + 4 + REQUEST_HEIGHT * bracket.row
@@ -296,15 +334,27 @@ class Picture:
         else:
             right, colour_of_line, dashes, ending = bracket.end.begin_s, colour(rank), "", "v-4"
             about += f", complete in {bracket.end.operation}, {short_line(bracket.end.line)}"
-        right = self.axis.x(right)
+        path = f'd="M{left:.1f},{y}v4H{self.axis.x(right):.1f}{ending}" fill="none"'
+        if not dashes:
+            yield f"<path {path} {UNDER_LINE}/>"
         yield (
-            f'<path d="M{left:.1f},{y}v4H{right:.1f}{ending}" fill="none" stroke="{colour_of_line}" '
-            f'stroke-width="2"{dashes}><title>{escape(about)}</title></path>'
+            f'<path {path} stroke="{colour_of_line}" stroke-width="2"{dashes}>'
+            f"<title>{escape(about)}</title></path>"
         )
 
     def _collectives(self) -> Iterator[str]:
+        free_from: dict[float, float] = defaultdict(float)  # for names of bands, by their height
         for number, collective in enumerate(self.trace.collectives, 1):
             yield from self._band(number, collective)
+            name = collective.operation
+            if len(collective.members) < self.trace.size:
+                name += f" of {ranks_phrase(collective.members)}"
+            top = self.y(min(collective.members)) - self.lane / 2 + 2
+            left = min(self.axis.x(call.begin_s) for call in collective.calls.values()) + 2
+            if left >= free_from[top]:
+                at = f'x="{left:.1f}" y="{top:.1f}"'
+                yield f'<text class="halo" {at} font-weight="bold">{escape(name)}</text>'
+                free_from[top] = left + BOLD_CHARACTER * len(name) + 6
 
     def _band(self, number: int, collective: Collective) -> Iterator[str]:
         """Yield a band from the first arrival to the last end, with a mark for each rank's arrival."""
@@ -336,15 +386,6 @@ class Picture:
                 f'l-{size},-{size}z" fill="currentColor"><title>rank {rank} arrives in '
                 f"{escape(collective.operation)} {number}</title></path>"
             )
-        label = collective.operation
-        if len(collective.members) < self.trace.size:
-            label += f" of {ranks_phrase(collective.members)}"
-        top = self.y(min(collective.members)) - half
-        at = f'x="{left + 2:.1f}" y="{top + 2:.1f}"'
-        yield f'<text class="halo" {at} font-weight="bold">{escape(label)}</text>'
-        for rank in collective.missing:
-            at = f'x="{left + 6:.1f}" y="{self.y(rank) - BAR / 2 - 5:.1f}"'
-            yield f'<text class="halo" {at} fill="{WARNING}" font-weight="bold">rank {rank} never came</text>'
 
     def bundles(self) -> list[Bundle]:
         """Return the messages that share an arrow; if there are few, each has its own."""
@@ -424,20 +465,22 @@ class Picture:
         y = self.height - 14
         dots = f'<line x1="0" x2="22" y1="{y - 4}" y2="{y - 4}" stroke="currentColor" stroke-width="2.5" '
         dots += 'stroke-dasharray="0.1 5.5" stroke-linecap="round"/>'
+        computes = f'<rect y="{y - 9}" width="22" height="11" fill="{colour(0)}"/>'
         hatched = f'<rect y="{y - 9}" width="22" height="11" fill="url(#{self.key}t)" '
         hatched += 'stroke="currentColor" stroke-width="0.8"/>'
         arrow = f'<path d="M0,{y - 4}h22" stroke="currentColor" stroke-width="1.5" '
         arrow += f'marker-end="url(#{self.key}a)"/>'
         lost = f'<g color="{WARNING}" fill="none" stroke="{WARNING}" stroke-width="2">'
         lost += f'<path d="M0,{y - 4}h15" stroke-dasharray="4 3"/><circle cx="18" cy="{y - 4}" r="3.5"/></g>'
-        bracket = f'<path d="M0,{y - 7}v4h22v-4" fill="none" stroke="{colour(0)}" stroke-width="2"/>'
+        path = f'<path d="M0,{y - 7}v4h22v-4" fill="none"'
+        bracket = f'{path} {UNDER_LINE}/>{path} stroke="{colour(0)}" stroke-width="2"/>'
         never = f'<path d="M0,{y - 7}v4h22" fill="none" stroke="{WARNING}" stroke-width="2" '
         never += 'stroke-dasharray="4 3"/>'
         brackets = [bracket for of_rank in self.brackets.values() for bracket in of_rank]
         is_open = any(bracket.end is None for bracket in brackets)
         is_lost = any(message.arrived_s is None for message in self.messages)
         entries = [
-            (True, f'<rect y="{y - 9}" width="22" height="11" fill="{colour(0)}"/>', "computes"),
+            (True, computes, "computes"),
             (True, dots, "waits"),
             (True, hatched, "transfers"),
             (bool(self.messages), arrow, "message (dashed: nobody asks for it yet)"),
@@ -451,11 +494,12 @@ class Picture:
             ),
         ]
         x, down = 8.0, -18.0
+        yield f'<g class="legend" data-width="{WIDTH:.0f}">'
         for is_used, mark, words in entries:
             width = 28 + CHARACTER * len(words) + 16
             if not is_used:
                 continue
-            if x + width > self.width:  # a second row
+            if x + width > WIDTH:  # a second row
                 x, down = 8.0, 0.0
             place = f"translate({x:.0f} {down:.0f})"
             yield f'<g transform="{place}">{mark}<text x="28" y="{y}">{words}</text></g>'

@@ -39,6 +39,7 @@ from labkit.units import approx_time
 from mpiwatch.trace import Message, Trace, members_of
 
 ITEM_BYTES = 4  # a schedule is of float32 values
+MOST_SIZES = 4  # of arrays, of which one may be that of a schedule
 GIGABIT = CostModel(50e-6, 8e-9)  # one host's link of 1 Gbit/s, with a latency of 50 µs
 
 # In the order in which they are tried (a ring reduce is a reduce-scatter, too), with their names and rivals.
@@ -82,7 +83,7 @@ def schedule_of(trace: Trace) -> tuple[Schedule, int]:
     messages = sent_values(trace)
     _check(messages)
     by_round = numbered(messages)
-    places = places_of(trace, messages)
+    places = what_is_computed(trace).places
     if places is not None:
         return _schedule(trace, by_round, places.cut_evenly()), places.nbytes
     unit = 0
@@ -128,13 +129,14 @@ class Places(NamedTuple):
     """Where the messages stand in the array that each rank has, of `nbytes` bytes, cut at `bounds`.
 
     `first`: where each message begins, in bytes; `added`: whether its receiver adds it, None if that is not
-    known; both by the message's number in the recording.
+    known; both by the message's number in the recording. `is_sent`: each message is sent from this array.
     """
 
     nbytes: int
     bounds: list[int]
     first: dict[int, int]
     added: dict[int, bool | None]
+    is_sent: bool
 
     def cut_evenly(self) -> Places:
         """Return the same places in an array that is cut as a schedule cuts it, so that bytes are exact."""
@@ -146,13 +148,21 @@ class Places(NamedTuple):
         return self._replace(bounds=list(range(0, self.nbytes + 1, unit)))
 
 
-def places_of(trace: Trace, messages: Sequence[Message]) -> Places | None:
-    """Return where messages stand in the array of each rank; None if they are no parts of one array."""
-    wholes = [event.whole for message in messages for event in (message.send, message.receive) if event]
-    nbytes = max(wholes, default=0)
+def readings_of(messages: Sequence[Message]) -> list[Places]:
+    """Return the ways in which messages are parts of one array that each rank has, the largest array first.
+
+    There may be several: the array that is sent, and one that is received into. A temporary of labkit's
+    algorithms may be larger than the array.
+    """
+    sizes = {event.whole for message in messages for event in (message.send, message.receive) if event}
+    readings = (_places_in(messages, nbytes) for nbytes in sorted(sizes, reverse=True)[:MOST_SIZES])
+    return [places for places in readings if places is not None]
+
+
+def _places_in(messages: Sequence[Message], nbytes: int) -> Places | None:
+    """Return where messages stand in an array of so many bytes; None if that is not known of each."""
     first: dict[int, int] = {}
     for number, message in enumerate(messages):
-        assert message.send is not None
         known = [e.offset for e in (message.send, message.receive) if e is not None and e.whole == nbytes]
         if not known or known[0] + message.nbytes > nbytes:
             return None
@@ -160,7 +170,9 @@ def places_of(trace: Trace, messages: Sequence[Message]) -> Places | None:
     arrays = _arrays(messages, nbytes)
     added = {number: _is_added(message, arrays, nbytes) for number, message in enumerate(messages)}
     ends = {first[number] + message.nbytes for number, message in enumerate(messages)}
-    return Places(nbytes, sorted({0, nbytes, *first.values(), *ends}), first, added)
+    bounds = sorted({0, nbytes, *first.values(), *ends})
+    is_sent = all(message.send is not None and message.send.whole == nbytes for message in messages)
+    return Places(nbytes, bounds, first, added, is_sent)
 
 
 def _arrays(messages: Sequence[Message], nbytes: int) -> dict[int, int]:
@@ -212,11 +224,12 @@ def _schedule(
 class Computed(NamedTuple):
     """What messages compute: the schedule of the collective that they are, or what is wrong with them.
 
-    `schedule`: None if it is not known which chunks they hold. `why`: empty if they are the collective.
+    `schedule` and `places`: None if it is not known which chunks they hold. `why`: empty if they are the
+    collective.
     """
 
     schedule: Schedule | None
-    nbytes: int
+    places: Places | None
     why: str
 
 
@@ -229,20 +242,26 @@ def what_is_computed(trace: Trace, wanted: CollectiveName | None = None) -> Comp
     messages = sent_values(trace)
     _check(messages)
     by_round = numbered(messages)
-    places = places_of(trace, messages)
-    if places is None:
-        return Computed(None, 0, "it is not known which part of an array each of them holds")
-    errors: dict[CollectiveName, str] = {}
-    for name in COLLECTIVES if wanted is None else (wanted,):
-        schedule = _schedule(trace, by_round, places, name)
-        try:
-            verify(schedule)
-        except ScheduleError as error:
-            errors[name] = str(error).partition(" ranks, ")[2] or str(error)
-            continue
-        return Computed(schedule, places.nbytes, "")
-    name = wanted or COLLECTIVES[0]
-    return Computed(_schedule(trace, by_round, places, name), places.nbytes, errors[name])
+    readings = readings_of(messages)
+    if not readings:
+        return Computed(None, None, "it is not known which part of an array each of them holds")
+    for places in readings:
+        for name in COLLECTIVES if wanted is None else (wanted,):
+            schedule = _schedule(trace, by_round, places, name)
+            if not _why_not(schedule):
+                return Computed(schedule, places, "")
+    places = next((reading for reading in readings if reading.is_sent), readings[0])
+    schedule = _schedule(trace, by_round, places, wanted or COLLECTIVES[0])
+    return Computed(schedule, places, _why_not(schedule))
+
+
+def _why_not(schedule: Schedule) -> str:
+    """Return why a schedule is not its collective; empty if it is."""
+    try:
+        verify(schedule)
+    except ScheduleError as error:
+        return str(error).partition(" ranks, ")[2] or str(error)
+    return ""
 
 
 def _check(messages: list[Message]) -> None:
@@ -357,10 +376,12 @@ def price_sentence(trace: Trace) -> str:
         return f"The messages do not fall into rounds: {why}."
     rounds = sum(1 for _ in schedule)
     seconds = cost(schedule, nbytes, GIGABIT)
-    messages = counted(sum(len(round_) for round_ in schedule), "message")
+    number = sum(len(round_) for round_ in schedule)
+    fall = "falls" if number == 1 else "fall"
     where = f"On {counted(schedule.p, 'host')} with links of 1 Gbit/s"
     took = f"they would take about {approx_time(seconds)}, by the cost model"
-    texts = [f"The {messages} fall into {counted(rounds, 'round')}.", _verdict(computed, wanted)]
+    texts = [f"The {counted(number, 'message')} {fall} into {counted(rounds, 'round')}."]
+    texts.append(_verdict(computed, wanted))
     if computed.schedule is not None and not computed.why:
         other = RIVALS[computed.schedule.collective](schedule.p)
         took += f"; the lab's {WORDS_FOR[other.name]} takes {approx_time(cost(other, nbytes, GIGABIT))}"

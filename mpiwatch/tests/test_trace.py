@@ -16,7 +16,7 @@ from jobs import wait_until
 from mpiwatch import launch
 from mpiwatch.launch import HANG_EXIT_CODE
 from mpiwatch.trace import Kind, RankLog, Trace, chrome_trace, merge, read, read_file
-from mpiwatch.trace_files import log_file, write_trace
+from mpiwatch.trace_files import log_file, start_keeper, write_trace
 from mpiwatch.trace_log import ROW, LogWriter, end_log
 
 WATCHED = [sys.executable, "-m", "mpiwatch"]
@@ -403,10 +403,6 @@ LAUNCHED = {
 
 @pytest.mark.parametrize("how", LAUNCHED)
 def test_another_launcher_leaves_the_trace_of_a_program_that_fails(tmp_path: Path, how: str) -> None:
-    version = subprocess.run([launch.mpiexec(), "--version"], capture_output=True, text=True, check=False)
-    is_open_mpi = "Open MPI" in version.stdout
-    if how == "Abort" and is_open_mpi:
-        pytest.skip("Open MPI ends all processes after Abort, also the one that would write the trace")
     program, out = tmp_path / "program.py", tmp_path / "trace.json"
     text = "import os, sys\nfrom mpi4py import MPI\ncomm = MPI.COMM_WORLD\ncomm.Barrier()\n"
     program.write_text(f"{text}{LAUNCHED[how]}comm.Barrier()\n")
@@ -419,11 +415,59 @@ def test_another_launcher_leaves_the_trace_of_a_program_that_fails(tmp_path: Pat
     # After Abort, a process that outlives the job writes it.
     wait_until(lambda: sorted(tmp_path.iterdir()) == [program, out], "the trace, and no log")
     content = json.loads(out.read_text())
-    # Open MPI may end a rank before its log is in the trace: then the trace says so.
-    lost_ranks = content["otherData"].get("lost_ranks", [])
-    assert is_open_mpi or not lost_ranks, job.stderr
+    assert "lost_ranks" not in content["otherData"], job.stderr
     for rank in range(4):
-        assert calls_of(content, rank)[:1] == ([] if rank in lost_ranks else ["Barrier"]), job.stderr
+        assert calls_of(content, rank)[:1] == ["Barrier"], job.stderr
+
+
+def logs_of_two_ranks(trace: Path) -> None:
+    for rank in range(2):
+        log = LogWriter(log_file(str(trace), rank), rank, 2, 0.5)
+        log.note(Kind.RAISED, 1, "error", "program.py line 1", 1.0, "an error")
+        log.finish(2.0, 0.0)
+
+
+def test_the_process_that_writes_a_trace_writes_it_when_it_is_asked(tmp_path: Path) -> None:
+    out = tmp_path / "trace.json"
+    logs_of_two_ranks(out)
+    keeper = start_keeper(str(out), 2)
+    assert keeper is not None and keeper.write()
+    assert list(tmp_path.iterdir()) == [out]
+    assert "lost_ranks" not in json.loads(out.read_text())["otherData"]
+
+
+def test_the_process_that_writes_a_trace_says_what_is_missing(tmp_path: Path, capfd: Any) -> None:
+    out = tmp_path / "trace.json"
+    logs_of_two_ranks(out)
+    os.unlink(log_file(str(out), 1))
+    keeper = start_keeper(str(out), 2)
+    assert keeper is not None and keeper.write()
+    assert "lacks what these ranks have recorded: 1." in capfd.readouterr().err
+
+
+KILLED = """\
+import os, signal, sys
+from mpiwatch.trace_files import start_keeper
+
+keeper = start_keeper(sys.argv[1], 2)
+if sys.argv[2] == "asks":
+    os.write(keeper._ask, b"\\n")
+os.kill(0, signal.SIGKILL)  # with all of its group, as a launcher does
+"""
+
+
+@pytest.mark.parametrize("what", ["asks", "does not ask"])
+def test_a_process_that_is_killed_leaves_a_trace_of_all_ranks(tmp_path: Path, what: str) -> None:
+    out = tmp_path / "trace.json"
+    logs_of_two_ranks(out)
+    words = [sys.executable, "-c", KILLED, str(out), what]
+    subprocess.run(words, timeout=DEADLINE_S, start_new_session=True, check=False)
+    wait_until(lambda: list(tmp_path.iterdir()) == [out], "the trace, and no log")
+    assert "lost_ranks" not in json.loads(out.read_text())["otherData"]
+
+
+def test_a_trace_that_goes_to_an_open_file_is_left_to_its_process() -> None:
+    assert start_keeper("/dev/null", 2) is None
 
 
 def test_a_folder_that_does_not_exist_is_an_error_before_the_program_starts(tmp_path: Path) -> None:

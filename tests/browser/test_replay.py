@@ -49,6 +49,16 @@ def test_step_through_a_replay_on_a_phone(browser: Browser, scheme: str) -> None
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
+def test_the_names_of_the_ranks_stay_in_sight_when_the_picture_is_scrolled(browser: Browser) -> None:
+    with browser.new_page(viewport=PHONE) as page:
+        page.set_content(Replay(ring(), SOURCE)._repr_html_())
+        page.evaluate("document.querySelector('.picture').scrollLeft = 300")
+        name = page.locator("svg .names text").first
+        page.wait_for_function("document.querySelector('svg .names').getAttribute('transform') != null")
+        box = name.bounding_box()
+        assert name.inner_html() == "rank 0" and box is not None and box["x"] >= 0
+
+
 def test_a_failed_cell_is_shown_at_its_end(browser: Browser) -> None:
     with browser.new_page() as page:
         page.set_content(Replay(deadlock(), SOURCE, "ranks wait for each other\n  in Send")._repr_html_())

@@ -287,6 +287,38 @@ def test_a_rank_that_never_came_is_named() -> None:
     assert sum(path.get("class") == "arrival" for path in root.iter(f"{SVG}path")) == 3
 
 
+def test_the_words_on_a_missing_rank_overlap_no_other_label() -> None:
+    those = ranks(4)
+    for rank in those[:3]:
+        rank.collective(10.0, None, "Barrier")
+    for begin in 9.0, 10.1, 12.0, 60.0:
+        those[3].receive(0, begin, begin + 0.5)
+    labels = list(drawn(trace_of(those)).iter(f"{SVG}text"))
+    (missing,) = (label for label in labels if label.text == "rank 3 never came")
+    left, right = float(missing.get("x", 0)), float(missing.get("x", 0)) + 6 * len(missing.text or "")
+    beside = [label for label in labels if label.get("y") == missing.get("y") and label is not missing]
+    assert beside, "the calls that there is room for have labels"
+    for label in beside:
+        begin = float(label.get("x", 0))
+        assert begin >= right or begin + 5 * len(label.text or "") <= left, label.text
+
+
+def test_names_of_collectives_do_not_overlap() -> None:
+    those = ranks(2)
+    for begin in 10.0, 10.1, 10.2, 60.0:
+        for rank in those:
+            rank.collective(begin, begin + 0.05)
+    names = [text for text in drawn(trace_of(those)).iter(f"{SVG}text") if text.text == "Allreduce"]
+    places = sorted(float(text.get("x", 0)) for text in names)
+    assert len(places) > 1 and all(after - before > 50 for before, after in pairwise(places)), places
+
+
+def test_ticks_that_look_alike_have_one_label() -> None:
+    axis = Axis([0.0, *(1.0 + number * 1e-6 for number in range(80)), 2.0], 0.0, 800.0)
+    labels = [label for _, label in axis.ticks() if label]
+    assert len(labels) == len(set(labels)) < len(axis.ticks()), labels
+
+
 def test_many_messages_are_bundled() -> None:
     picture = Picture(many(8, 2000))
     bundles = picture.bundles()

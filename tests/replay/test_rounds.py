@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -18,6 +18,7 @@ from labkit.replay.rounds import (
     what_is_computed,
 )
 from labkit.schedules import (
+    ALLREDUCE,
     CostModel,
     Round,
     Schedule,
@@ -75,8 +76,13 @@ def test_the_messages_of_a_schedule_are_its_rounds_again(make, p: int, ahead: bo
 ARRAY, BESIDE = 1 << 20, 1 << 30  # addresses
 
 
-def recording_in_arrays(schedule: Schedule, n: int, itemsize: int = 8) -> Trace:
-    """Return what ranks record that run a schedule on arrays of n values; what is added arrives beside."""
+def recording_in_arrays(
+    schedule: Schedule, n: int, itemsize: int = 8, beside: Mapping[str, int] | None = None
+) -> Trace:
+    """Return what ranks record that run a schedule on arrays of n values; what is added arrives beside.
+
+    `beside`: where that is; by default at the same offset in a second array, or in a buffer of its size.
+    """
     bounds = (chunk_bounds(n, schedule.chunks) * itemsize).tolist()
     those = ranks(schedule.p)
     for number, round_ in enumerate(schedule):
@@ -86,7 +92,9 @@ def recording_in_arrays(schedule: Schedule, n: int, itemsize: int = 8) -> Trace:
             sent = {"offset": offset, "whole": n * itemsize, "address": ARRAY + offset}
             those[source].send(dest, begin, begin + 0.5, nbytes=nbytes, **sent)
             received = sent | {"address": (BESIDE if is_added else ARRAY) + offset}
-            if is_added and dest % 2:  # a buffer of the chunk's size
+            if is_added and beside is not None:
+                received |= beside
+            elif is_added and dest % 2:  # a buffer of the chunk's size
                 received |= {"offset": 0, "whole": nbytes, "address": BESIDE}
             those[dest].receive(source, begin + 0.1, begin + 2, nbytes=nbytes, **received)
     return trace_of(those, 1000.0)
@@ -116,6 +124,17 @@ def test_messages_in_arrays_are_verified_as_the_collective_that_they_are(make, p
         sent[message.source] += message.nbytes
     assert nbytes == n * 8 and count_traffic(found, nbytes).sent.tolist() == sent
     assert f"they are {NAMES[schedule.collective]}." in price_sentence(trace)
+
+
+@pytest.mark.parametrize("name", ["tree", "halving-doubling", "recursive-doubling", "root", "ring"])
+@pytest.mark.parametrize("p", [2, 3, 4, 5, 8])
+def test_a_temporary_that_is_larger_than_the_array_is_not_taken_for_it(name: str, p: int) -> None:
+    """The lab's algorithms keep one for all calls."""
+    trace = recording_in_arrays(
+        ALLREDUCE[name](p), 40, beside={"whole": 10**6, "offset": 0, "address": BESIDE}
+    )
+    assert "Verified: if each rank adds what it receives beside its array" in price_sentence(trace)
+    assert schedule_of(trace)[1] == 40 * 8
 
 
 def test_messages_of_empty_chunks_are_left_out() -> None:

@@ -5,7 +5,8 @@
 - Arguments: `nbytes`, `flat`, `is_in_place` and `check_writable` read the buffers that mpi4py's methods take.
 - Errors: `raise_together` and `raise_faults` raise one `CollectiveError` on all ranks.
 - Waiting: `wait_for_pending` for messages of an algorithm, `wait_for` for requests, `sleeping_barrier`. Each
-  ends with a hang report. `attempt` numbers what goes on after one; `yield_core` lets other ranks run.
+  ends with a hang report, and is a wait in a recording; `note_wait` lets another wait be one. `attempt`
+  numbers what goes on after a report; `yield_core` lets other ranks run.
 - The watched world: `watch` returns it, and leaves `MPI.COMM_WORLD` as it is.
 """
 
@@ -19,7 +20,14 @@ from mpiwatch.arguments import check_writable, flat, is_in_place, nbytes
 from mpiwatch.collectives import Channel, caller
 from mpiwatch.communicators import WatchedComm, watch
 from mpiwatch.forwarding import add_methods
-from mpiwatch.message_waits import SPIN_IN_SCHEDULE_S, Pending, sleeping_barrier, wait_for, wait_for_pending
+from mpiwatch.message_waits import (
+    SPIN_IN_SCHEDULE_S,
+    Pending,
+    note_wait,
+    sleeping_barrier,
+    wait_for,
+    wait_for_pending,
+)
 from mpiwatch.places import here
 from mpiwatch.waiting import (
     CollectiveError,
@@ -47,6 +55,7 @@ __all__ = [
     "is_in_place",
     "nbytes",
     "note_starts",
+    "note_wait",
     "raise_faults",
     "raise_together",
     "sleeping_barrier",

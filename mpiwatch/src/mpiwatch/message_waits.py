@@ -48,6 +48,10 @@ MOST_CPU_ASLEEP, ASLEEP_S = 0.2, 2.0
 
 _getframe = sys._getframe
 
+# While calls are recorded: does a wait, and notes it unless it is part of a call that is recorded itself. Its
+# arguments are the wait, the requests that it is for, and what an algorithm waits for, or None.
+record_wait: Callable[[Callable[[], None], Sequence[Any], Pending | None], None] | None = None
+
 
 class MessageWait(Waiting):
     """Waiting for a message to arrive or to be taken; `peer` is a rank in the world, or -1 for any rank.
@@ -196,6 +200,7 @@ class Pending(NamedTuple):
     receives: list[int]
     sends: list[int]
     is_rendezvous: bool = False  # whether the messages only say that a rank has come to the operation
+    request: Any = None  # the one that is waited for now, if there is one: a recording knows its message
 
     def __str__(self) -> str:
         """Return a phrase to follow "waited for"."""
@@ -235,7 +240,25 @@ def wait_for_pending(over: Over, pending: Callable[[], Pending]) -> None:
         peer = peers[0] if peers else -1
         return MessageWait(watch, members, watch.deadline_s(), operation, peer, -1, purpose)
 
-    wait_until(over, describe, SPIN_IN_SCHEDULE_S)
+    def wait() -> None:
+        wait_until(over, describe, SPIN_IN_SCHEDULE_S)
+
+    if record_wait is None:
+        wait()
+        return
+    awaited = pending()
+    if awaited.is_rendezvous:  # of a call that is recorded itself
+        wait()
+        return
+    record_wait(wait, [awaited.request], awaited)
+
+
+def note_wait(comm: MPI.Intracomm, wait: Callable[[], None]) -> None:
+    """Call `wait`, and let a recording show that this rank waits meanwhile, say for an emulated link."""
+    if record_wait is None:
+        wait()
+    else:
+        record_wait(wait, [], Pending(comm, "", [], []))
 
 
 class Polls:
@@ -332,8 +355,14 @@ def wait_for(
         watch = waiting.watched
         return None if watch is None else RequestWait(watch, requests, needs_all)
 
-    try:
+    def wait() -> None:
         wait_until(is_done, describe, spin_s)
+
+    try:
+        if record_wait is None:
+            wait()
+        else:
+            record_wait(wait, requests, None)
     except BaseException:
         for request in requests:
             made = made_by(request)

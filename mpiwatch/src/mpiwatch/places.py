@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Sequence
+from functools import cache
 from types import CodeType, FrameType
 from typing import BinaryIO, NamedTuple
 
@@ -40,7 +41,12 @@ class Located(NamedTuple):
 
 def own_folders() -> tuple[str, ...]:
     """Return the folders of this package and of the libraries on top of it: see mpiwatch.packages."""
-    modules = (sys.modules.get(name) for name in packages.libraries)
+    return _folders_of(tuple(packages.libraries))
+
+
+@cache  # a recording asks for every frame that leads to a new line
+def _folders_of(libraries: tuple[str, ...]) -> tuple[str, ...]:
+    modules = (sys.modules.get(name) for name in libraries)
     return tuple(
         os.path.dirname(module.__file__) + os.sep for module in modules if module and module.__file__
     )
@@ -84,10 +90,14 @@ def place_of(frame: FrameType | None) -> str:
 
 def located(frame: FrameType | None) -> Located:
     """Return the program's line that led to a frame, as text and as data."""
-    frames = []
-    while frame is not None:
+    frames: list[tuple[str, int]] = []
+    at = frame
+    while at is not None:
+        if is_own_code(at.f_code):
+            frames.append((at.f_code.co_filename, line_number(at.f_code, at.f_lasti)))
+        at = at.f_back
+    if not frames and frame is not None:
         frames.append((frame.f_code.co_filename, line_number(frame.f_code, frame.f_lasti)))
-        frame = frame.f_back
     return _located_in(frames)
 
 

@@ -29,7 +29,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
 from types import ModuleType
-from typing import IO, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from mpiwatch import imports, modes
 from mpiwatch.guard import Guard
@@ -58,6 +58,9 @@ from mpiwatch.recorder import (
 from mpiwatch.report import Reason, Report, render
 from mpiwatch.script import load
 from mpiwatch.snapshot import publish
+
+if TYPE_CHECKING:
+    from mpiwatch.trace_files import Keeper
 
 __all__ = ["begin_watching", "load"]
 
@@ -308,7 +311,7 @@ class Parent:
     recorder: FlightRecorder
     slot: Slot
     server: Server | None = None
-    keeper: IO[bytes] | None = None  # the connection to the process that writes the trace after a kill
+    keeper: Keeper | None = None  # of rank 0, with a trace: the process that writes it
 
     def __init__(self, child: int, connection: socket.socket, stack: BinaryIO, options: Options) -> None:
         self.child, self.connection, self.stack, self.options = child, connection, stack, options
@@ -525,11 +528,8 @@ class Parent:
         from mpiwatch.trace_files import write_trace  # noqa: PLC0415  (rarely needed)
 
         self.has_written_trace = True
-        write_trace(self.options.trace, self.recorder.size)
-        if self.keeper is not None:
-            with contextlib.suppress(OSError):
-                self.keeper.write(b"\n")
-                self.keeper.flush()
+        if self.keeper is None or not self.keeper.write():
+            write_trace(self.options.trace, self.recorder.size)
 
     def _exit(self, code: int) -> NoReturn:
         if self.server is not None:

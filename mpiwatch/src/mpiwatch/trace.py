@@ -333,6 +333,9 @@ def _spans(trace: Trace, rank: int, others: Mapping[tuple[int, int], _Other]) ->
         if event.end_s is None or event.has_failed:
             missing = _missing(trace, event) if event.never_ended else ()
             yield Span("wait", begin_s, end_s, event, missing)
+        elif event.kind is Kind.WAIT and not event.request and event.peer >= 0:
+            # Of an algorithm that sends no message: ranks that share memory only wait for one another.
+            yield Span("wait", begin_s, end_s, event, (event.peer,))
         else:
             came_s = begin_s if other is None else min(max(other.came_s, begin_s), end_s)
             if came_s > begin_s and other is not None:
@@ -371,21 +374,34 @@ def _others_came(trace: Trace) -> dict[tuple[int, int], _Other]:
         if known is None or known.came_s < came_s:
             came[rank, number] = _Other(came_s, other)
 
+    sent = _completions_of_sends(trace)
     for message in trace.messages:
         if message.send is None or message.receive is None:
             continue
         if message.completion is not None:
             add(message.dest, message.completion.number, message.send.begin_s, message.source)
-        # A send that returns before it is asked for has left its message with MPI.
-        asked_s, end_s = message.receive.begin_s, message.send.end_s
-        if message.send.kind is Kind.SEND and end_s is not None and asked_s < end_s:
-            add(message.source, message.send.number, asked_s, message.dest)
+        is_blocking = message.send.kind is Kind.SEND
+        completed = message.send if is_blocking else sent.get((message.source, message.send.request))
+        # A send that is complete before it is asked for has left its message with MPI.
+        asked_s = message.receive.begin_s
+        if completed is not None and completed.end_s is not None and asked_s < completed.end_s:
+            add(message.source, completed.number, asked_s, message.dest)
     for collective in trace.collectives:
         last = collective.last_arrival
         for rank, call in collective.calls.items():
             waiting = collective.completions.get(rank, call)
             add(rank, waiting.number, last.begin_s, last.rank)
     return came
+
+
+def _completions_of_sends(trace: Trace) -> dict[tuple[int, int], Event]:
+    """Return the rows that have seen requests of sends complete, by the rank and the request."""
+    return {
+        (rank, event.request): event
+        for rank, log in trace.logs.items()
+        for event in log.events
+        if event.kind is Kind.COMPLETE and event.is_of_send
+    }
 
 
 # The Chrome trace format

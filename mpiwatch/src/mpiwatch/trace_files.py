@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic, sleep
-from typing import IO
 
 from mpiwatch.output import destination, write_whole
 from mpiwatch.processes import print_error
@@ -21,6 +21,11 @@ from mpiwatch.trace_log import end_log, read_file
 MOST_NAME_BYTES, NAME_CHARACTERS = 230, 40
 
 OTHERS_S = 0.1  # in which the other ranks of a job that was killed end, too
+ASK, DONE = b"\n", b"\0"  # what is said to the keeper, and what it says last
+ANSWER_S = 60.0  # for the keeper to write a trace; it goes on after that
+ANSWER_BYTES = 1 << 16
+# sh gives a command in the background /dev/null to read from, also with `<&0`.
+IN_BACKGROUND = 'exec 3<&0; "$@" <&3 3<&- &'
 
 
 def log_file(trace: str, rank: int) -> str:
@@ -87,44 +92,80 @@ def _write_merged(trace: str, merged: Trace) -> None:
         print_error(f"mpiwatch: {trace} lacks the last {lost} events of rank {rank}: there was no room.\n")
 
 
-def start_keeper(trace: str, size: int) -> IO[bytes] | None:
-    """Start a process that writes the trace if this one is killed before; return what keeps it waiting.
+class Keeper:
+    """The process that writes a program's trace, when this one asks for it or has been killed.
 
-    If a rank dies or calls `Abort`, the launcher kills all processes of the job at once. As that process is
-    in a session of its own and no child of this one, it is not killed with them.
+    If a rank dies or calls `Abort`, the launcher kills all processes of the job at once; Open MPI's also does
+    so if a rank ends with another exit code than 0. The keeper is in a session of its own and no child of
+    this process, so it is not killed with them. It alone writes the trace and removes the logs: a process of
+    the job might be killed halfway.
     """
-    words = [sys.executable, "-P", "-m", "mpiwatch.trace_files", trace, str(size)]
-    read, write = os.pipe()
-    try:
-        subprocess.run(
-            ["sh", "-c", '"$@" <&0 &', "sh", *words],  # without `<&0`, sh gives it no input
-            stdin=read,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            check=False,
-        )
-    except OSError:  # it is only a safeguard
-        os.close(write)
+
+    def __init__(self, trace: str, size: int) -> None:
+        """Start the process. Raise OSError if that is not possible."""
+        self.trace = trace
+        words = [sys.executable, "-P", "-m", "mpiwatch.trace_files", trace, str(size)]
+        asked, self._ask = os.pipe()
+        self._answer, answered = os.pipe()
+        try:
+            subprocess.run(
+                ["sh", "-c", IN_BACKGROUND, "sh", *words],
+                stdin=asked,
+                stdout=subprocess.DEVNULL,
+                stderr=answered,
+                start_new_session=True,
+                check=False,
+            )
+        finally:
+            os.close(asked)
+            os.close(answered)
+
+    def write(self) -> bool:
+        """Have the trace written now, and print what is missing in it; return False if there is no keeper."""
+        with contextlib.suppress(OSError):  # it has ended: then there is no answer
+            os.write(self._ask, ASK)
+        answer, deadline = b"", monotonic() + ANSWER_S
+        while not answer.endswith(DONE):
+            ready, _, _ = select.select([self._answer], [], [], max(0.0, deadline - monotonic()))
+            if not ready:
+                print_error(f"mpiwatch: {self.trace} is still being written.\n")
+                return True
+            part = os.read(self._answer, ANSWER_BYTES)
+            if not part:
+                return False
+            answer += part
+        text = answer.removesuffix(DONE).decode(errors="replace")
+        if text:
+            print_error(text)
+        return True
+
+
+def start_keeper(trace: str, size: int) -> Keeper | None:
+    """Start the process that writes a trace; return None if this process has to do it."""
+    if destination(Path(trace)) is None:  # a device, or an open file of this process
         return None
-    finally:
-        os.close(read)
-    return os.fdopen(write, "wb")
+    try:
+        return Keeper(trace, size)
+    except OSError:
+        return None
 
 
 def keep(trace: str, size: int) -> None:
-    """Wait until the process that has started this one ends; then write the trace if that has not done it."""
-    has_written = bool(sys.stdin.buffer.read())
-    if has_written:  # and removed the logs; others of this name are those of the next run
-        return
+    """Wait until the process that has started this one asks for the trace, or ends; then write the trace."""
+    is_asked = os.read(sys.stdin.fileno(), len(ASK)) == ASK
+    if not is_asked:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (nobody reads what this one says)
     # Under other names: the program may be run again at once.
     paths = [f"{log_file(trace, rank)}.{os.getpid()}" for rank in range(size)]
     for rank, path in enumerate(paths):
         with contextlib.suppress(OSError):
             os.rename(log_file(trace, rank), path)
-    if any(map(os.path.exists, paths)):
-        sleep(OTHERS_S)
+    if is_asked or any(map(os.path.exists, paths)):
+        if not is_asked:
+            sleep(OTHERS_S)
         _write(trace, paths)
+    if is_asked:
+        os.write(sys.stderr.fileno(), DONE)
 
 
 if __name__ == "__main__":

@@ -78,17 +78,19 @@ HEAD = Struct("=8s6q5d")
 _INTEGER, _REAL = Struct("=q"), Struct("=d")
 # Where each field of the head stands: 8 bytes each.
 _OFFSETS = {name: 8 * index for index, name in enumerate(Head._fields)}
+_EVENTS_OFFSET = _OFFSETS["events"]
 
 # The fields of a row: number, kind, dtype; operation, communicator, peer, tag, root, line, error; bytes,
 # items, request, address, offset, whole; begin, end; values.
 ROW = Struct(f"=qbc7i6q2d{VALUES_BYTES}s")
-_DTYPE_OFFSET = Struct("=qb").size
+_DTYPE, _DTYPE_OFFSET = Struct("=c"), Struct("=qb").size
 _PEER_AND_TAG, _PEER_OFFSET = Struct("=2i"), Struct("=qbc2i").size
 _NUMBER_OF_TEXT, _ERROR_OFFSET = Struct("=i"), Struct("=qbc6i").size
 _BYTES_OFFSET = Struct("=qbc7i").size
 _ITEMS_OFFSET, _REQUEST_OFFSET = _BYTES_OFFSET + 8, _BYTES_OFFSET + 16
-_END_OFFSET = ROW.size - VALUES_BYTES - _REAL.size
-_VALUES_OFFSET = ROW.size - VALUES_BYTES
+_END_AND_VALUES = Struct(f"=d{VALUES_BYTES}s")
+_END_OFFSET = ROW.size - _END_AND_VALUES.size
+_HEAD_BYTES, _ROW_BYTES = HEAD.size, ROW.size
 
 
 class Values(NamedTuple):
@@ -236,8 +238,8 @@ class LogWriter:
         if self.is_finished:
             return 0
         number = next(self.numbers)
-        _INTEGER.pack_into(self.memory, _OFFSETS["events"], number + 1)
-        return HEAD.size + number * ROW.size if number < self.capacity else 0
+        _INTEGER.pack_into(self.memory, _EVENTS_OFFSET, number + 1)
+        return _HEAD_BYTES + number * _ROW_BYTES if number < self.capacity else 0
 
     def end(self, row: int, end_s: float) -> None:
         """Note when the call of a row has ended."""
@@ -273,11 +275,9 @@ class LogWriter:
     def values(self, row: int, end_s: float, values: tuple[bytes, int, bytes]) -> None:
         """Complete the row of a call after which a buffer holds these values."""
         letter, items, raw = values
-        first = row + _VALUES_OFFSET
-        self.memory[row + _DTYPE_OFFSET : row + _DTYPE_OFFSET + 1] = letter
+        _DTYPE.pack_into(self.memory, row + _DTYPE_OFFSET, letter)
         _INTEGER.pack_into(self.memory, row + _ITEMS_OFFSET, items)
-        self.memory[first : first + VALUES_BYTES] = raw.ljust(VALUES_BYTES, b"\0")
-        _REAL.pack_into(self.memory, row + _END_OFFSET, end_s)
+        _END_AND_VALUES.pack_into(self.memory, row + _END_OFFSET, end_s, raw)
 
     def set_clock(self, offset_s: float, error_s: float) -> None:
         """Note what to add to this rank's times, and how far that may be wrong."""

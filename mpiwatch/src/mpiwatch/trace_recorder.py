@@ -16,7 +16,7 @@ import secrets
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from time import monotonic
 from types import CodeType, FrameType
@@ -25,12 +25,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch import messages, modes
+from mpiwatch import message_waits, messages, modes
 from mpiwatch.arguments import NO_BUFFER, flat, is_in_place, nbytes
 from mpiwatch.collectives import outside_wrappers
 from mpiwatch.communicators import WatchedComm
 from mpiwatch.forwarding import add_methods
 from mpiwatch.library_calls import RawIntracomm
+from mpiwatch.message_waits import Pending
+from mpiwatch.messages import ANY_SOURCE, ANY_TAG, PROC_NULL
 from mpiwatch.places import place_in, place_of
 from mpiwatch.places import text_of as text_of_error
 from mpiwatch.processes import FLIGHT_RECORDER, SHM, print_error
@@ -93,7 +95,9 @@ class Recorder:
         self.numbers = count(1)
         self.requests: dict[int, Request] = {}  # by the identities of their `made`
         self.templates: dict[int, Request] = {}  # persistent requests, in the same way
-        self.lines: dict[Any, tuple[int, list[CodeType]]] = {}
+        self.lines: dict[tuple[int, ...], int] = {}  # numbers of their texts, by the path to a call
+        self.codes: list[CodeType] = []  # on these paths: no other code gets the identity of one that is kept
+        self.waits: dict[int, int] = {}  # of algorithms, for requests: their numbers by identities of `made`
         self.own_s = 0.0  # that recording has taken
         self.cells = 0  # of a session, that have begun since the recording has
         self.part = ""  # of the recording, to which calls belong now
@@ -106,58 +110,82 @@ class Recorder:
         peer: int,
         tag: int,
         buffer: Any,
-        frame: FrameType | None,
+        line: int,
         *,
+        sends: bool = True,
         number: int = 0,
         root: int = -1,
         request: int = 0,
-        size: int | None = None,
-        into: Any = None,
     ) -> Call:
-        """Write a row as a call begins. `peer` and `root` are ranks of `comm`; `into`: a receive's buffer."""
+        """Write a row as a call begins.
+
+        `peer` and `root` are ranks of `comm`. `buffer`: what the call sends; if it `sends` nothing, what it
+        receives into, or None. `line`: see the method `line`.
+        """
         entered_s = monotonic()
         log = self.log
         row = log.row()
         number = number or next(self.numbers)
         if row:
-            letter, items, raw = shown(buffer, not operation[0].isupper())
-            size = size_of(buffer, operation) if size is None else size
+            if sends:
+                is_object = operation[0].islower()
+                letter, items, raw = shown(buffer, is_object)
+                size = -1 if is_object else size_of(buffer)
+            else:
+                letter, items, raw = NO_VALUES
+                size = -1
             peer = comm._world_rank(peer) if peer >= 0 else -1
             root = comm._world_rank(root) if root >= 0 else -1
             texts = log.text(operation), log.text(name_of(comm))
-            line = self.line(frame)
-            memory = memory_of(buffer if into is None else into)
+            memory = memory_of(buffer)
             began_s = monotonic()
             ROW.pack_into(
                 log.memory, row, number, kind, letter, *texts, peer, tag, root, line, 0, size, items, request,
                 *memory, began_s, 0.0, raw,
             )  # fmt: skip
-            self.own_s += min(began_s - entered_s, MOST_OWN_S)
+            self.own_s += min(monotonic() - entered_s, MOST_OWN_S)
         return Call(self, row, number)
+
+    def complete(  # noqa: PLR0917
+        self,
+        kind: Kind,
+        operation: str,
+        about: Request,
+        number: int,
+        line: int,
+        message: tuple[int, int, int],
+        values: Shown,
+    ) -> None:
+        """Write a row for a request that the call with this number, if it is not 0, has seen complete.
+
+        `message`: the rank of the world that it was sent by or to, its tag and its bytes.
+        """
+        now_s = monotonic()
+        log = self.log
+        row = log.row()
+        if row:
+            letter, items, raw = values
+            peer, tag, size = message
+            texts = log.text(operation), log.text(name_of(about.comm))
+            number = number or next(self.numbers)
+            ROW.pack_into(
+                log.memory, row, number, kind, letter, *texts, peer, tag, -1, line, 0, size, items,
+                about.number, *NOWHERE, now_s, now_s, raw,
+            )  # fmt: skip
+            self.own_s += min(monotonic() - now_s, MOST_OWN_S)
 
     def line(self, frame: FrameType | None) -> int:
         """Return the number of the text that names the program's line which led to a frame; 0 in a part."""
         if self.part:
             return 0
-        key: list[tuple[int, int]] = []
-        codes = []
-        at = frame
-        while at is not None and len(key) < MOST_FRAMES:
-            code = at.f_code
-            key.append((id(code), at.f_lasti))
-            codes.append(code)
-            # IPython gives the code of a cell a name of its own.
-            if code.co_name.startswith(("<module>", "<cell line")):
-                break
-            at = at.f_back
-        known = self.lines.get(tuple(key))
-        if known is None:
-            number = self.log.text(place_of(frame))
-            known = self.lines[tuple(key)] = (
-                number,
-                codes,
-            )  # kept, so that no other code gets their identities
-        return known[0]
+        path = path_to(frame)
+        number = self.lines.get(path)
+        if number is None:
+            began_s = monotonic()
+            number = self.lines[path] = self.log.text(place_of(frame))
+            self.codes += codes_on_path(frame)
+            self.own_s += min(monotonic() - began_s, MOST_OWN_S)
+        return number
 
     def finish(self) -> None:
         """Note that the recording has ended."""
@@ -195,6 +223,34 @@ class Call(NamedTuple):
         if self.row:
             self.recorder.log.values(self.row, ended_s, shown(buffer, is_object))
             self.recorder.own_s += min(monotonic() - ended_s, MOST_OWN_S)
+
+
+def path_to(frame: FrameType | None) -> tuple[int, ...]:
+    """Return the instructions that led to a frame, from the program's first line on, as numbers."""
+    path: list[int] = []
+    while frame is not None and len(path) < 2 * MOST_FRAMES:
+        code = frame.f_code
+        path += id(code), frame.f_lasti
+        if is_whole_program(code):
+            break
+        frame = frame.f_back
+    return tuple(path)
+
+
+def codes_on_path(frame: FrameType | None) -> Iterator[CodeType]:
+    """Yield the code of the frames that `path_to` names."""
+    for _ in range(MOST_FRAMES):
+        if frame is None:
+            return
+        yield frame.f_code
+        if is_whole_program(frame.f_code):
+            return
+        frame = frame.f_back
+
+
+def is_whole_program(code: CodeType) -> bool:
+    """Return whether code is that of a file or a cell, and not of a function in it."""
+    return code.co_name.startswith(("<module>", "<cell line"))  # IPython has a name of its own for cells
 
 
 def words_of(error: BaseException) -> str:
@@ -260,9 +316,11 @@ def text_of(thing: Any) -> Shown:
     return OBJECT.encode(), 1, encoded
 
 
-def size_of(buffer: Any, operation: str) -> int:
-    """Return how many bytes a buffer has; -1 for an object, whose receive knows it."""
-    if not operation[0].isupper() or isinstance(buffer, NO_BUFFER):
+def size_of(buffer: Any) -> int:
+    """Return how many bytes a buffer has; -1 if that is not known."""
+    if type(buffer) is np.ndarray:
+        return buffer.nbytes
+    if isinstance(buffer, NO_BUFFER):
         return -1
     try:
         return nbytes(buffer)
@@ -276,7 +334,7 @@ def name_of(comm: Any) -> str:
     It is the row of the flight recorder, which another communicator may get once this one is freed, and the
     members. Two communicators with one name are never in use at the same time.
     """
-    attributes = vars(comm)
+    attributes: dict[str, Any] = comm.__dict__
     name: str | None = attributes.get("_name_in_trace")
     if name is None:
         channel = comm._channel
@@ -298,65 +356,61 @@ def frame_outside(depth: int) -> FrameType:
 
 
 class RecordedComm:
-    """The methods that a watched communicator has while calls are recorded."""
+    """The methods that a watched communicator has while calls are recorded.
+
+    The calls that programs make most often take no detour.
+    """
 
     _world_rank: Callable[[int], int]
 
+    def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
+        _send(self, "Send", (buf, dest, tag), buf, dest, tag, _getframe(1))
+
+    def Recv(
+        self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+    ) -> None:
+        status = status or MPI.Status()
+        _receive(self, "Recv", (buf, source, tag, status), buf, source, tag, status, _getframe(1))
+
+    def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
+        return _start(self, "Isend", Kind.START_SEND, (buf, dest, tag), buf, dest, tag, _getframe(1))
+
+    def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Request:
+        return _start(self, "Irecv", Kind.START_RECEIVE, (buf, source, tag), buf, source, tag, _getframe(1))
+
+    def Sendrecv(  # noqa: PLR0917
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> None:
+        status = status or MPI.Status()
+        arguments = sendbuf, dest, sendtag, recvbuf, source, recvtag, status
+        sent, received = arguments[:3], arguments[3:6]
+        _exchange(self, "Sendrecv", arguments, sent, received, status, _getframe(1))
+
     def _record_send(self, name: str, given: dict[str, Any]) -> Any:
         """Record a blocking send."""
-        call = _method(self, name)
-        active = recorder
-        if active is None or given["dest"] == MPI.PROC_NULL:
-            return call(*given.values())
         buffer = given["buf"] if "buf" in given else given["obj"]
-        noted = active.begin(Kind.SEND, name, self, given["dest"], given["tag"], buffer, _getframe(2))
-        return _completed(noted, call, given)
+        return _send(self, name, (*given.values(),), buffer, given["dest"], given["tag"], _getframe(2))
 
     def _record_receive(self, name: str, given: dict[str, Any]) -> Any:
         """Record a blocking receive."""
-        call = _method(self, name)
-        active = recorder
-        if active is None or given["source"] == MPI.PROC_NULL:
-            return call(*given.values())
         status = given["status"] = given["status"] or MPI.Status()
-        source, tag, into = given["source"], given["tag"], given["buf"]
-        noted = active.begin(Kind.RECEIVE, name, self, source, tag, None, _getframe(2), size=-1, into=into)
-        result = _made(noted, call, given)
-        is_object = name == "recv"
-        noted.received(self, status, result if is_object else given["buf"], is_object=is_object)
-        return result
+        source, tag, arguments = given["source"], given["tag"], (*given.values(),)
+        return _receive(self, name, arguments, given["buf"], source, tag, status, _getframe(2))
 
     def _record_exchange(self, name: str, given: dict[str, Any]) -> Any:
-        """Record a Sendrecv, sendrecv or Sendrecv_replace."""
-        call = _method(self, name)
-        active = recorder
-        if active is None:
-            return call(*given.values())
-        frame, sent, received = _getframe(2), None, None
+        """Record a sendrecv or Sendrecv_replace."""
         status = given["status"] = given["status"] or MPI.Status()
-        buffer = next(given[key] for key in ("sendbuf", "sendobj", "buf") if key in given)
-        if given["dest"] != MPI.PROC_NULL:
-            sent = active.begin(Kind.SEND, name, self, given["dest"], given["sendtag"], buffer, frame)
-        if given["source"] != MPI.PROC_NULL:
-            number = sent.number if sent is not None else 0
-            source, tag = given["source"], given["recvtag"]
-            into = given.get("recvbuf", buffer)
-            received = active.begin(
-                Kind.RECEIVE, name, self, source, tag, None, frame, number=number, size=-1, into=into
-            )
-        try:
-            result = call(*given.values())
-        except BaseException as error:
-            for noted in filter(None, (sent, received)):
-                noted.fail(error)
-            raise
-        if sent is not None:
-            sent.end()
-        if received is not None:
-            is_object = name == "sendrecv"
-            buffer = result if is_object else given.get("recvbuf", buffer)
-            received.received(self, status, buffer, is_object=is_object)
-        return result
+        buffer = given["sendobj"] if "sendobj" in given else given["buf"]
+        sent = buffer, given["dest"], given["sendtag"]
+        received = given.get("recvbuf", buffer), given["source"], given["recvtag"]
+        return _exchange(self, name, (*given.values(),), sent, received, status, _getframe(2))
 
     def _record_matched_probe(self, name: str, given: dict[str, Any]) -> Any:
         """Record a Mprobe or Improbe that has taken a message out of the queue, as its receive."""
@@ -365,18 +419,15 @@ class RecordedComm:
         if active is None:
             return call(*given.values())
         status = given["status"] = given["status"] or MPI.Status()
+        about = Kind.RECEIVE, name, self, given["source"], given["tag"], None, active.line(_getframe(2))
         if name.lower() == "mprobe":
-            noted = active.begin(
-                Kind.RECEIVE, name, self, given["source"], given["tag"], None, _getframe(2), size=-1
-            )
-            message = _made(noted, call, given)
+            noted = active.begin(*about, sends=False)
+            message = _made(noted, call, given.values())
         else:
             message = call(*given.values())
             if message is None or message == MPI.MESSAGE_NO_PROC:
                 return message
-            noted = active.begin(
-                Kind.RECEIVE, name, self, given["source"], given["tag"], None, _getframe(2), size=-1
-            )
+            noted = active.begin(*about, sends=False)
         noted.received(self, status, None, is_object=False)
         return message
 
@@ -386,10 +437,11 @@ class RecordedComm:
         active = recorder
         if active is None:
             return call(*given.values())
-        noted = active.begin(
-            Kind.PROBE, name, self, given["source"], given["tag"], None, _getframe(2), size=-1
-        )
-        return _completed(noted, call, given)
+        line = active.line(_getframe(2))
+        noted = active.begin(Kind.PROBE, name, self, given["source"], given["tag"], None, line, sends=False)
+        result = _made(noted, call, given.values())
+        noted.end()
+        return result
 
     def _record_collective(self, name: str, given: dict[str, Any]) -> Any:
         """Record a blocking collective, or a method that makes a communicator."""
@@ -400,8 +452,9 @@ class RecordedComm:
         buffer = _sent_in_collective(given)
         root = given.get("root", -1)
         root = root if isinstance(root, int) else -1
-        noted = active.begin(Kind.COLLECTIVE, name, self, -1, -1, buffer, _getframe(2), root=root)
-        result = _made(noted, call, given)
+        line = active.line(_getframe(2))
+        noted = active.begin(Kind.COLLECTIVE, name, self, -1, -1, buffer, line, root=root)
+        result = _made(noted, call, given.values())
         is_object = name in OF_OBJECTS
         if name in MAKERS or (result is None and is_object):
             noted.end()
@@ -411,24 +464,11 @@ class RecordedComm:
 
     def _record_start(self, name: str, given: dict[str, Any]) -> Any:
         """Record the start of a message with a request."""
-        call = _method(self, name)
-        active = recorder
-        if active is None:
-            return call(*given.values())
-        kind = Kind.START_RECEIVE if name in NONBLOCKING_RECEIVES else Kind.START_SEND
-        peer = given["source"] if kind is Kind.START_RECEIVE else given["dest"]
-        if peer == MPI.PROC_NULL:
-            return call(*given.values())
+        is_receive = name in NONBLOCKING_RECEIVES
+        kind = Kind.START_RECEIVE if is_receive else Kind.START_SEND
+        peer = given["source"] if is_receive else given["dest"]
         buffer = given["buf"] if "buf" in given else given["obj"]
-        is_receive = kind is Kind.START_RECEIVE
-        shown_buffer, size = (None, -1) if is_receive else (buffer, None)
-        noted = active.begin(
-            kind, name, self, peer, given["tag"], shown_buffer, _getframe(2), size=size, into=buffer
-        )
-        request = _completed(noted, call, given)
-        active.log.request(noted.row, noted.number)
-        _keep(active, request, Request(None, noted.number, kind, self, peer, given["tag"], buffer))  # type: ignore[arg-type]
-        return request
+        return _start(self, name, kind, (*given.values(),), buffer, peer, given["tag"], _getframe(2))
 
     def _record_start_of_both(self, name: str, given: dict[str, Any]) -> Any:
         """Record the start of an Isendrecv or Isendrecv_replace."""
@@ -436,23 +476,22 @@ class RecordedComm:
         active = recorder
         if active is None:
             return call(*given.values())
-        frame, number = _getframe(2), 0
-        if given["dest"] != MPI.PROC_NULL:
+        line, number = active.line(_getframe(2)), 0
+        if given["dest"] != PROC_NULL:
             buffer = given.get("sendbuf", given.get("buf"))
-            sent = active.begin(Kind.START_SEND, name, self, given["dest"], given["sendtag"], buffer, frame)
+            sent = active.begin(Kind.START_SEND, name, self, given["dest"], given["sendtag"], buffer, line)
             number = sent.number
             active.log.request(sent.row, number)
             sent.end()
-        if given["source"] == MPI.PROC_NULL:
+        if given["source"] == PROC_NULL:
             return call(*given.values())
         peer, tag = given["source"], given["recvtag"]
         buffer = given.get("recvbuf", given.get("buf"))
         noted = active.begin(
-            Kind.START_RECEIVE, name, self, peer, tag, None, frame, number=number, size=-1, into=buffer
+            Kind.START_RECEIVE, name, self, peer, tag, buffer, line, sends=False, number=number
         )
-        request = _completed(noted, call, given)
-        active.log.request(noted.row, noted.number)
-        _keep(active, request, Request(None, noted.number, Kind.START_RECEIVE, self, peer, tag, buffer))  # type: ignore[arg-type]
+        request = _made(noted, call, given.values())
+        _keep(active, noted, request, Kind.START_RECEIVE, self, peer, tag, buffer)
         return request
 
     def _record_start_of_collective(self, name: str, given: dict[str, Any]) -> Any:
@@ -462,11 +501,11 @@ class RecordedComm:
         if active is None:
             return call(*given.values())
         buffer, root = _sent_in_collective(given), given.get("root", -1)
-        noted = active.begin(Kind.START_COLLECTIVE, name, self, -1, -1, buffer, _getframe(2), root=root)
-        request = _completed(noted, call, given)
-        active.log.request(noted.row, noted.number)
+        line = active.line(_getframe(2))
+        noted = active.begin(Kind.START_COLLECTIVE, name, self, -1, -1, buffer, line, root=root)
+        request = _made(noted, call, given.values())
         result = _received_in_collective(given)
-        _keep(active, request, Request(None, noted.number, Kind.START_COLLECTIVE, self, -1, -1, result))  # type: ignore[arg-type]
+        _keep(active, noted, request, Kind.START_COLLECTIVE, self, -1, -1, result)
         return request
 
     def _record_persistent(self, name: str, given: dict[str, Any]) -> Any:
@@ -483,9 +522,107 @@ class RecordedComm:
             peer = given["source"] if "source" in given else given["dest"]
             tag, buffer = given["tag"], given["buf"]
         made = getattr(request, "made", None)
-        if made is not None and peer != MPI.PROC_NULL:
+        if made is not None and peer != PROC_NULL:
             active.templates[id(made)] = Request(made, 0, kind, self, peer, tag, buffer)  # type: ignore[arg-type]
         return request
+
+
+def _send(  # noqa: PLR0917
+    comm: Any, name: str, arguments: tuple[Any, ...], buffer: Any, dest: int, tag: int, frame: FrameType
+) -> Any:
+    """Record a blocking send; `frame`: that of its caller."""
+    call = _method(comm, name)
+    active = recorder
+    if active is None or dest == PROC_NULL:
+        return call(*arguments)
+    noted = active.begin(Kind.SEND, name, comm, dest, tag, buffer, active.line(frame))
+    result = _made(noted, call, arguments)
+    noted.end()
+    return result
+
+
+def _receive(  # noqa: PLR0917
+    comm: Any,
+    name: str,
+    arguments: tuple[Any, ...],
+    buffer: Any,
+    source: int,
+    tag: int,
+    status: MPI.Status,
+    frame: FrameType,
+) -> Any:
+    """Record a blocking receive; `frame`: that of its caller."""
+    call = _method(comm, name)
+    active = recorder
+    if active is None or source == PROC_NULL:
+        return call(*arguments)
+    line = active.line(frame)
+    noted = active.begin(Kind.RECEIVE, name, comm, source, tag, buffer, line, sends=False)
+    result = _made(noted, call, arguments)
+    is_object = name == "recv"
+    noted.received(comm, status, result if is_object else buffer, is_object=is_object)
+    return result
+
+
+def _exchange(  # noqa: PLR0917
+    comm: Any,
+    name: str,
+    arguments: tuple[Any, ...],
+    sent: tuple[Any, int, int],
+    received: tuple[Any, int, int],
+    status: MPI.Status,
+    frame: FrameType,
+) -> Any:
+    """Record a call that sends and receives: two rows with one number.
+
+    `sent` and `received`: the buffer, the other rank and the tag. `frame`: that of its caller.
+    """
+    call = _method(comm, name)
+    active = recorder
+    if active is None:
+        return call(*arguments)
+    line, send, receive = active.line(frame), None, None
+    buffer, dest, tag = sent
+    if dest != PROC_NULL:
+        send = active.begin(Kind.SEND, name, comm, dest, tag, buffer, line)
+    into, source, tag = received
+    if source != PROC_NULL:
+        number = send.number if send is not None else 0
+        receive = active.begin(Kind.RECEIVE, name, comm, source, tag, into, line, sends=False, number=number)
+    try:
+        result = call(*arguments)
+    except BaseException as error:
+        for noted in filter(None, (send, receive)):
+            noted.fail(error)
+        raise
+    if send is not None:
+        send.end()
+    if receive is not None:
+        is_object = name == "sendrecv"
+        receive.received(comm, status, result if is_object else into, is_object=is_object)
+    return result
+
+
+def _start(  # noqa: PLR0917
+    comm: Any,
+    name: str,
+    kind: Kind,
+    arguments: tuple[Any, ...],
+    buffer: Any,
+    peer: int,
+    tag: int,
+    frame: FrameType,
+) -> Any:
+    """Record the start of a message with a request; `frame`: that of its caller."""
+    call = _method(comm, name)
+    active = recorder
+    if active is None or peer == PROC_NULL:
+        return call(*arguments)
+    sends = kind is Kind.START_SEND
+    noted = active.begin(kind, name, comm, peer, tag, buffer, active.line(frame), sends=sends)
+    request = _made(noted, call, arguments)
+    _keep(active, noted, request, kind, comm, peer, tag, buffer)
+    return request
 
 
 def _method(comm: Any, name: str) -> Callable[..., Any]:
@@ -498,20 +635,13 @@ def _method(comm: Any, name: str) -> Callable[..., Any]:
     return method
 
 
-def _made(noted: Call, call: Callable[..., Any], given: dict[str, Any]) -> Any:
+def _made(noted: Call, call: Callable[..., Any], arguments: Iterable[Any]) -> Any:
     """Make a call; if it raises an error, note that."""
     try:
-        return call(*given.values())
+        return call(*arguments)
     except BaseException as error:
         noted.fail(error)
         raise
-
-
-def _completed(noted: Call, call: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Make a call, and note its end."""
-    result = _made(noted, call, given)
-    noted.end()
-    return result
 
 
 def _sent_in_collective(given: dict[str, Any]) -> Any:
@@ -525,14 +655,17 @@ def _received_in_collective(given: dict[str, Any]) -> Any:
     return given.get("recvbuf", given.get("buf"))
 
 
-def _keep(active: Recorder, request: Any, about: Request) -> None:
-    """Remember what a request is, until it is complete."""
+def _keep(  # noqa: PLR0917
+    active: Recorder, noted: Call, request: Any, kind: Kind, comm: Any, peer: int, tag: int, buffer: Any
+) -> None:
+    """Note that a call has started a request, and remember what that is until it is complete."""
+    active.log.request(noted.row, noted.number)
+    noted.end()
     made = getattr(request, "made", None)
     if made is not None:
-        active.requests[id(made)] = about._replace(made=made)
+        active.requests[id(made)] = Request(made, noted.number, kind, comm, peer, tag, buffer)
 
 
-EXCHANGES = "Sendrecv", "Sendrecv_replace", "sendrecv"
 BOTH = "Isendrecv", "Isendrecv_replace"
 PERSISTENT = [
     name
@@ -540,14 +673,16 @@ PERSISTENT = [
     if name.endswith("_init")
 ]
 for _via, _names in {
-    "_record_send": [name for name in SENDS if name not in NONBLOCKING_SENDS],
-    "_record_receive": ["Recv", "recv"],
-    "_record_exchange": EXCHANGES,
+    "_record_send": [name for name in SENDS if name not in (*NONBLOCKING_SENDS, "Send")],
+    "_record_receive": ["recv"],
+    "_record_exchange": ["Sendrecv_replace", "sendrecv"],
     "_record_matched_probe": ["Mprobe", "mprobe", "Improbe", "improbe"],
     "_record_probe": ["Probe", "probe"],
     "_record_collective": [*OF_ARRAYS, *OF_OBJECTS, *MAKERS],
     "_record_start": [
-        name for name in (*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES) if name not in (*PERSISTENT, *BOTH)
+        name
+        for name in (*NONBLOCKING_SENDS, *NONBLOCKING_RECEIVES)
+        if name not in (*PERSISTENT, *BOTH, "Isend", "Irecv")
     ],
     "_record_start_of_both": BOTH,
     "_record_start_of_collective": [name for name in NONBLOCKING_COLLECTIVES if name not in PERSISTENT],
@@ -559,20 +694,49 @@ for _via, _names in {
 # Requests
 
 
-def _recording_wait_for_one(name: str, wait: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wait for one request, or a test, that records what it has completed."""
+def _recording_wait(name: str, wait: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wait for one request that records what it has completed."""
 
     def recorded(self: Any, status: MPI.Status | None = None) -> Any:
-        about, active = _known(self), recorder
-        if about is None or active is None:
+        active = recorder
+        about = _taken(active, self)
+        if active is None or about is None:
             return wait(self, status)
         status = status or MPI.Status()
-        del active.requests[id(about.made)]  # a wrapper's wait may test: that is no call of the program
+        line = active.line(_getframe(1))
+        noted = _begin_wait(active, name, about, line)
         try:
-            result, number = _wait(name, [about], _getframe(1), lambda: wait(self, status))
-        finally:
+            result = wait(self, status)
+        except BaseException as error:
             active.requests[id(about.made)] = about
-        _note_complete(name, number, [about], result, [status], _getframe(1))
+            noted.fail(error)
+            raise
+        noted.end()
+        _note_complete(active, about, name, noted.number, status, result, line)
+        return result
+
+    return recorded
+
+
+def _recording_test(name: str, test: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a test of one request that records what it has completed."""
+
+    def recorded(self: Any, status: MPI.Status | None = None) -> Any:
+        active = recorder
+        about = _taken(active, self)
+        if active is None or about is None:
+            return test(self, status)
+        status = status or MPI.Status()
+        is_done, thing = False, None
+        try:
+            result = test(self, status)
+            is_done, thing = (result, None) if name == "Test" else result
+        finally:
+            if not is_done:
+                active.requests[id(about.made)] = about
+        if is_done:
+            number = active.waits.get(id(about.made), 0)
+            _note_complete(active, about, name, number, status, thing, active.line(_getframe(1)))
         return result
 
     return recorded
@@ -580,97 +744,113 @@ def _recording_wait_for_one(name: str, wait: Callable[..., Any]) -> Callable[...
 
 def _recording_wait_for_several(name: str, wait: Callable[..., Any]) -> Callable[..., Any]:
     """Return a wait for several requests, or a test, that records what it has completed."""
-    takes_one_status = name.endswith("any")
+    takes_one_status, is_test = name.endswith("any"), name.lower().startswith("test")
 
     def recorded(
         cls: Any, requests: Sequence[Any], statuses: Any = None, status: MPI.Status | None = None
     ) -> Any:
-        known = [_known(request) for request in requests]
+        active = recorder
+        taken = [_taken(active, request) for request in requests]
         given = status if statuses is None else statuses
-        if not any(known):
+        first = next(filter(None, taken), None)
+        if active is None or first is None:
             return wait(requests, given)
         if given is None:
             given = MPI.Status() if takes_one_status else [MPI.Status() for _ in requests]
-        result, number = _wait(name, known, _getframe(1), lambda: wait(requests, given))
+        line = active.line(_getframe(1))
+        noted = None if is_test else _begin_wait(active, name, first, line)
+        completed: list[tuple[int, Any]] = []
+        try:
+            result = wait(requests, given)
+            completed = _completed_by(name, result, len(taken))
+        except BaseException as error:
+            if noted is not None:
+                noted.fail(error)
+            raise
+        finally:
+            indices = {index for index, _ in completed}
+            for index, about in enumerate(taken):
+                if about is not None and index not in indices:
+                    active.requests[id(about.made)] = about
+        if noted is not None:
+            noted.end()
+        number = noted.number if noted is not None else 0
         filled: Any = [given] if takes_one_status else given
-        _note_complete(name, number, known, result, filled, _getframe(1))
+        for place, (index, thing) in enumerate(completed):
+            about = taken[index]
+            if about is not None:
+                _note_complete(active, about, name, number, filled[place], thing, line)
         return result
 
     return recorded
 
 
-def _wait(
-    name: str, known: Sequence[Request | None], frame: FrameType, wait: Callable[[], Any]
-) -> tuple[Any, int]:
-    """Wait or test; return the result, and the number of the call: 0 for a test, which is not recorded."""
-    active = recorder
-    if active is None or name.lower().startswith("test"):
-        return wait(), 0
-    first = next(filter(None, known))
-    peer, tag, request = first.peer, first.tag, first.number
-    noted = active.begin(Kind.WAIT, name, first.comm, peer, tag, None, frame, request=request, size=-1)
-    try:
-        result = wait()
-    except BaseException as error:
-        noted.fail(error)
-        raise
-    noted.end()
-    return result, noted.number
+def _begin_wait(active: Recorder, name: str, about: Request, line: int) -> Call:
+    """Write a row as a wait begins."""
+    return active.begin(
+        Kind.WAIT, name, about.comm, about.peer, about.tag, None, line, sends=False, request=about.number
+    )
 
 
-def _known(request: Any) -> Request | None:
+def _known(active: Recorder | None, request: Any) -> Request | None:
     """Return what is known of a request that has not been completed."""
-    made, active = getattr(request, "made", None), recorder
+    made = getattr(request, "made", None)
     return active.requests.get(id(made)) if active is not None and made is not None else None
 
 
+def _taken(active: Recorder | None, request: Any) -> Request | None:
+    """Return what is known of a request, and forget it: a wait of the program may call others inside."""
+    made = getattr(request, "made", None)
+    return active.requests.pop(id(made), None) if active is not None and made is not None else None
+
+
 def _note_complete(  # noqa: PLR0917
-    name: str,
-    number: int,
-    known: Sequence[Request | None],
-    result: Any,
-    statuses: Sequence[MPI.Status],
-    frame: FrameType,
+    active: Recorder, about: Request, name: str, number: int, status: MPI.Status, thing: Any, line: int
 ) -> None:
-    """Write a row for each request that a wait or a test has completed."""
-    active = recorder
-    if active is None:
-        return
-    for place, (index, thing) in enumerate(_completed_by(name, result, len(known))):
-        about = known[index] if 0 <= index < len(known) else None
-        if about is None or active.requests.pop(id(about.made), None) is None:
-            continue
-        status = statuses[place]
-        kind = Kind.CANCELLED if status.Is_cancelled() else Kind.COMPLETE
-        noted = active.begin(
-            kind,
-            name,
-            about.comm,
-            about.peer,
-            about.tag,
-            None,
-            frame,
-            number=number,
-            request=about.number,
-            size=-1,
-        )
+    """Write a row for a request that a wait or a test has completed; `thing`: an object that it received."""
+    peer = about.comm._world_rank(about.peer) if about.peer >= 0 else -1
+    message, values = (peer, about.tag, -1), NO_VALUES
+    operation = about.made[0]
+    if status.Is_cancelled():
+        kind = Kind.CANCELLED
+    else:
+        kind = Kind.COMPLETE
         # MPICH's status of an Isendrecv says nothing, and that of a persistent request may be empty.
-        is_known = status.source >= 0 and about.made[0] not in BOTH
-        if kind is Kind.COMPLETE and about.kind is Kind.START_RECEIVE and is_known:
+        is_known = status.source >= 0 and operation not in BOTH
+        if about.kind is Kind.START_RECEIVE and is_known:
+            message = about.comm._world_rank(status.source), status.tag, status.Get_count(MPI.BYTE)
             is_object = name[0].islower() and not isinstance(about.buffer, np.ndarray)
-            noted.received(about.comm, status, thing if is_object else about.buffer, is_object=is_object)
-        elif kind is Kind.COMPLETE and about.made[0][0].isupper():  # of a send, whether it still holds them
-            noted.values(about.buffer, is_object=False)
-        else:
-            noted.end()
+            values = shown(thing if is_object else about.buffer, is_object)
+        elif operation[0].isupper():  # of a send, whether it still holds them
+            values = shown(about.buffer, False)
+    active.complete(kind, name, about, number, line, message, values)
+
+
+def _record_wait(wait: Callable[[], None], requests: Sequence[Any], pending: Pending | None) -> None:
+    """Record a wait that is no call of the program, but of an algorithm on top."""
+    active = recorder
+    about = next(filter(None, (_known(active, request) for request in requests)), None)
+    if active is not None and about is not None:
+        noted = _begin_wait(active, "Wait", about, active.line(_getframe(2)))
+        active.waits[id(about.made)] = noted.number
+    elif active is not None and pending is not None and isinstance(pending.comm, WatchedComm):
+        peer = next(iter((*pending.receives, *pending.sends)), -1)
+        line = active.line(_getframe(2))
+        noted = active.begin(Kind.WAIT, "Wait", pending.comm, peer, -1, None, line, sends=False)
+    else:  # inside a call that is recorded itself
+        wait()
+        return
+    try:
+        _made(noted, wait, ())
+    finally:
+        if about is not None:
+            del active.waits[id(about.made)]
+    noted.end()
 
 
 def _completed_by(name: str, result: Any, number: int) -> list[tuple[int, Any]]:
     """Return which requests of a wait's or a test's arguments it has completed, and the objects received."""
     is_test = name.lower().startswith("test")
-    if name in ("Wait", "wait", "Test", "test"):
-        is_done, thing = result if name == "test" else (result, result)
-        return [(0, thing)] if is_done or not is_test else []
     if name.endswith("any"):
         index, *rest = result if isinstance(result, tuple) else (result,)
         is_done = rest[0] if is_test else True
@@ -712,18 +892,9 @@ def _note_start(request: Any, frame: FrameType) -> None:
     template = active.templates.get(id(made)) if active is not None else None
     if active is None or template is None:
         return
-    is_receive = template.kind is Kind.START_RECEIVE
-    noted = active.begin(
-        template.kind,
-        made[0],
-        template.comm,
-        template.peer,
-        template.tag,
-        None if is_receive else template.buffer,
-        frame,
-        size=-1 if is_receive else None,
-        into=template.buffer,
-    )
+    kind, comm, peer, tag, buffer = template[2:]
+    sends, line = kind is not Kind.START_RECEIVE, active.line(frame)
+    noted = active.begin(kind, made[0], comm, peer, tag, buffer, line, sends=sends)
     active.log.request(noted.row, noted.number)
     noted.end()
     active.requests[id(made)] = template._replace(number=noted.number)
@@ -762,6 +933,7 @@ def begin(path: str, world: Any, capacity: int = EVENTS) -> None:
     for kind in _with_derived(MPI.Request):  # MPI.Prequest among them
         _replace_waits(kind)
     messages._getframe = frame_outside  # type: ignore[assignment]
+    message_waits.record_wait = _record_wait
     atexit.register(_finish)
 
 
@@ -920,7 +1092,8 @@ def _replace_waits(kind: type) -> None:
                 continue
             before = getattr(kind, name)
             if wait_name in OF_ONE:
-                recorded: Any = _recording_wait_for_one(name, before)
+                record = _recording_wait if name == wait_name else _recording_test
+                recorded: Any = record(name, before)
             else:
                 recorded = classmethod(_recording_wait_for_several(name, before))
             _replace(kind, name, recorded)
@@ -946,6 +1119,7 @@ def end() -> bytes:
         else:
             setattr(kind, name, before)
     messages._getframe = sys._getframe
+    message_waits.record_wait = None
     recorder.finish()
     content = recorder.log.content()
     recorder = None  # threads that are still inside calls keep its memory until these end

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch import sessions, trace, trace_recorder
+from mpiwatch import layers, sessions, trace, trace_recorder
 from mpiwatch.arguments import nbytes
 from mpiwatch.communicators import watch_world
 from mpiwatch.forwarding import add_methods
@@ -237,6 +237,74 @@ def check_a_row_says_where_an_array_is_in_memory(comm: MPI.Intracomm) -> None:
     started, sent, *_ = recorded(exchange).events
     assert (started.offset, started.whole, sent.offset, sent.whole) == (48, 80, 16, 80)
     assert sent.address == array.ctypes.data + 16
+
+
+def check_a_wait_of_an_algorithm_is_a_wait(comm: MPI.Intracomm) -> None:
+    """It polls requests, which would look like computing."""
+    world = watch_world(deadline_s=60)
+    if world.size < 2:
+        return
+    left, right = (world.rank - 1) % world.size, (world.rank + 1) % world.size
+    may_send = Path(tempfile.gettempdir()) / f"{world.bcast(os.getpid())}-may-send"
+
+    def exchange() -> None:
+        request = world.Irecv(np.empty(1), left, 15)
+        if world.rank == 0:  # the messages go around, and begin when rank 1 waits
+            while not may_send.exists():
+                time.sleep(0.001)
+        awaited = layers.Pending(world, "an algorithm", [left], [], request=request)
+        if world.rank:
+            layers.wait_for_pending(signalling(request.Test), lambda: awaited)
+        world.Send(np.ones(1), right, 15)
+        if not world.rank:
+            layers.wait_for_pending(signalling(request.Test), lambda: awaited)
+        layers.note_wait(world, lambda: time.sleep(0.001))
+
+    def signalling(test: Callable[[], bool]) -> Callable[[], bool]:
+        def over() -> bool:
+            if world.rank == 1 and not may_send.exists():
+                may_send.touch()
+                return False
+            return test()
+
+        return over
+
+    try:
+        log = recorded(exchange)
+    finally:
+        MPI.Intracomm.Barrier(world)
+        may_send.unlink(missing_ok=True)
+    started, complete = (
+        next(event for event in log.events if event.kind is kind)
+        for kind in (trace.Kind.START_RECEIVE, trace.Kind.COMPLETE)
+    )
+    waited, noted = (event for event in log.events if event.kind is trace.Kind.WAIT)
+    assert (waited.request, waited.peer, waited.tag) == (started.request, left, 15)
+    assert complete.number == waited.number and complete.request == started.request
+    assert "recording.py line" in waited.line and noted.request == 0 and noted.peer == -1
+    merged = trace.merge(MPI.Intracomm.allgather(world, log))
+    spans = [span for span in merged.spans(1) if span.event is not None and span.what == "wait"]
+    assert spans and spans[0].awaited == (0,), merged.spans(1)
+
+
+def check_a_wait_for_a_send_lasts_until_its_receive(comm: MPI.Intracomm) -> None:
+    world = watch_world(deadline_s=60)
+    if world.size < 2:
+        return
+
+    def exchange() -> None:
+        if world.rank == 0:
+            request = world.Issend(np.ones(1), 1, 16)
+            world.Send(np.ones(1), 1, 17)
+            request.Wait()
+        elif world.rank == 1:
+            world.Recv(np.empty(1), 0, 17)
+            time.sleep(0.02)  # the other rank waits for this one as long, or a little less
+            world.Recv(np.empty(1), 0, 16)
+
+    merged = trace.merge(MPI.Intracomm.allgather(world, recorded(exchange)))
+    spans = [span for span in merged.spans(0) if span.event and span.event.kind is trace.Kind.WAIT]
+    assert spans and (spans[0].what, spans[0].awaited) == ("wait", (1,)), spans
 
 
 def check_a_cancelled_receive_takes_no_message(comm: MPI.Intracomm) -> None:
