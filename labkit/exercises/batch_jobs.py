@@ -161,6 +161,7 @@ def checkpoint_text(file: Path) -> str:
     """Return what a checkpoint holds, and how many steps to the end of epoch 2 the next start repeats."""
     arrays = read_arrays(file)
     about = json.loads(arrays.pop("about").tobytes())
+    about.pop("format")  # of the file itself
     progress = about["progress"][0]  # of rank 0
     steps_per_epoch = (progress["done"] - progress["step"]) // max(1, progress["epoch"] - 1)
     repeated = max(0, 2 * steps_per_epoch - progress["done"])

@@ -6,7 +6,7 @@ import ctypes
 import mmap
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import numpy as np
 
@@ -42,10 +42,11 @@ def resident(array: np.ndarray) -> int:
 def least_time_and_peak(
     function: Callable[..., object], *arguments: object, repeats: int = 9
 ) -> tuple[float, int]:
-    """Return the least time (s) of so many calls, and the most bytes that a call before them added.
+    """Return the least computing time (s) of so many calls, and the most bytes that a call before them added.
 
-    `arguments` are the function's. Only what `tracemalloc` traces counts, NumPy's arrays among it. The timed
-    calls are not traced, which would slow them down.
+    `arguments` are the function's. Computing time is this thread's time on a core, without the time in which
+    other programs have it. Only what `tracemalloc` traces counts, NumPy's arrays among it. The timed calls
+    are not traced, which would slow them down.
     """
     tracemalloc.start()
     function(*arguments)
@@ -53,9 +54,9 @@ def least_time_and_peak(
     tracemalloc.stop()
     times = []
     for _ in range(repeats):
-        start = perf_counter()
+        start = thread_time()
         function(*arguments)
-        times.append(perf_counter() - start)
+        times.append(thread_time() - start)
     return min(times), peak
 
 
