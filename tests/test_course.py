@@ -38,7 +38,7 @@ PARTS = [
 LONGEST_CORE_H = 11.25  # by a first reading's measure
 LEAST_LEFT_MIN = 5  # of a session, for questions
 # Notebooks that show more than they should, and their lines at present: take out those that no longer do.
-READ_TOO_MUCH: dict[str, int] = {"08": 238, "09": 484}  # they may not grow
+READ_TOO_MUCH: dict[str, int] = {}  # they may not grow
 MOST_READ = {"core": 4, "other": 5}  # lines of code that a student only reads, for each line that they write
 
 

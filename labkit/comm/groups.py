@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -46,6 +46,20 @@ def group_times(
         sleeping_barrier(comm)
         raise_together(comm, fault)
     return times
+
+
+def growing_groups(comm: MPI.Intracomm, least: int = 1) -> Iterator[MPI.Intracomm]:
+    """Yield communicators of the first `least`, `least` + 1 … p ranks, each to the ranks that belong to it.
+
+    The other ranks sleep until the group has done its work. A communicator is freed when the next one is
+    asked for. If `comm` emulates or counts, so do they. Collective: take all of them on every rank.
+    """
+    for ranks in range(least, comm.size + 1):
+        group: Any = comm.Split(0 if comm.rank < ranks else MPI.UNDEFINED, comm.rank)
+        if group != MPI.COMM_NULL:
+            yield group
+            group.Free()
+        sleeping_barrier(comm)
 
 
 def times_table(times: Mapping[int, Times]) -> str:

@@ -153,6 +153,22 @@ def one_pass(
     return dict(zip(ready, times.T.tolist(), strict=True))
 
 
+def least_seconds(comm: MPI.Intracomm, call: Callable[[], object], repeats: int) -> float:
+    """Return the time (s) of the fastest of so many calls, each as long as on its slowest rank. Collective.
+
+    A call before them, to warm up, does not count. Other programs can only make a call longer, so the fastest
+    one tells most about the call itself.
+    """
+    times = np.empty(1 + repeats)
+    for number in range(1 + repeats):
+        comm.Barrier()
+        start = perf_counter()
+        call()
+        times[number] = perf_counter() - start
+    comm.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
+    return float(times[1:].min())
+
+
 def count_hosts(comm: MPI.Intracomm) -> int:
     """Return on how many hosts the ranks run. Collective."""
     return len(set(comm.allgather(MPI.Get_processor_name())))

@@ -18,6 +18,7 @@ from labkit.exercises.cases import (
     both_dtypes,
     calls,
     moved,
+    named,
     normal,
     weighted_mean,
 )
@@ -175,6 +176,82 @@ MOMENTUM_STEP = Exercise(
 
 
 # Exercise 8.3
+def iteration_parts(times):
+    """Return the mean compute, waiting, exposed and rest (ms) of all iterations but the first, as a dict.
+
+    Shape: times (iterations, 5), in s: when each iteration began, its gradient was ready, the averaging
+    started and ended, and the update was done. An iteration lasts from the end of the one before to its own.
+    """
+    begin, ready, start, end, done = 1e3 * times[1:].T
+    parts = {
+        "compute": np.mean(ready - begin + done - end),
+        "waiting": np.mean(start - ready),
+        "exposed": np.mean(end - start),
+    }
+    whole = 1e3 * (times[-1, -1] - times[0, -1]) / len(begin)
+    parts["rest"] = whole - sum(parts.values())
+    return parts
+
+
+def iterations(*rows: tuple[float, ...]) -> tuple[np.ndarray]:
+    """Return times from rows of the idle time before an iteration and the times of its four parts, in ms."""
+    idle_and_parts = np.array(rows)
+    return (np.cumsum(idle_and_parts / 1e3).reshape(idle_and_parts.shape),)
+
+
+def random_iterations(count: int) -> tuple[np.ndarray]:
+    """Return times of so many iterations, the first of which is slow."""
+    rows = np.random.default_rng(count).integers(1, 50, (count, 5)).astype(float)
+    rows[0] *= 7
+    return iterations(*rows.tolist())
+
+
+ITERATION_PARTS = Exercise(
+    reference=iteration_parts,
+    cases=named(
+        {
+            "two iterations of 2 + 3 + 4 + 5 ms, and 6 ms between them": iterations(
+                (0, 2, 3, 4, 5), (6, 2, 3, 4, 5)
+            ),
+            "three iterations, the first one slow": iterations(
+                (0, 90, 30, 40, 50), (1, 2, 3, 4, 5), (2, 6, 1, 3, 7)
+            ),
+            "a first iteration that begins at 100 s": iterations((1e5, 2, 3, 4, 5), (1, 9, 8, 7, 6)),
+            "ten iterations": random_iterations(10),
+        }
+    ),
+    tolerance=1e-6,
+    mistakes={
+        "the first iteration counts: leave it out": {"times[1:].T": "times.T", "times[0, -1]": "times[0, 0]"},
+        "the times are in seconds: multiply them by 1,000": {"1e3 * ": ""},
+        "compute ends with the gradient: add the update, from the end of the averaging until done": {
+            " + done - end": ""
+        },
+        "the rest lacks the time between two iterations: each lasts from the end of the one before": {
+            "1e3 * (times[-1, -1] - times[0, -1]) / len(begin)": "np.mean(done - begin)"
+        },
+        "these are sums over the iterations: divide by their number": {
+            "np.mean(": "np.sum(",
+            " / len(begin)": "",
+        },
+        "waiting and exposed are exchanged: the averaging starts when the last rank is ready": {
+            "start - ready": "end - start",
+            "np.mean(end - start),\n    }": "np.mean(start - ready),\n    }",
+        },
+        "the rest is too small: without the first, there is one iteration less": {
+            "len(begin)": "len(times)",
+        },
+        "the rest is the whole iteration: subtract the three other parts": {" - sum(parts.values())": ""},
+    },
+    hints=(
+        "times[1:] leaves out the first iteration. Its columns: begin, ready, … = times[1:].T.",
+        "The iterations that count last from times[0, -1], the end of the first, to times[-1, -1].",
+        "rest: a whole iteration without compute, waiting and exposed.",
+    ),
+)
+
+
+# Exercise 8.4
 def average_buffers(comm, buffers, samples):
     """Leave the mean of the ranks' buffers, weighted by their samples, in place. Shape: buffers (n,)."""
     rows = np.empty((comm.size, buffers.size), buffers.dtype)
@@ -249,7 +326,7 @@ AVERAGE_BUFFERS = Exercise(
 )
 
 
-# Exercise 8.4
+# Exercise 8.5
 def accumulate(comm, micro_batches, total):
     """Leave the mean gradient over the samples of all ranks in `total` (n,).
 
@@ -352,7 +429,7 @@ ACCUMULATE = Exercise(
 )
 
 
-# Exercise 8.5
+# Exercise 8.6
 def warm_up_cosine(step, peak, warm_up, steps):
     """Return the learning rate of update number `step`, counted from 0, of a run of `steps` updates."""
     if step < warm_up:
@@ -416,9 +493,4 @@ QUESTIONS = {
     "08-rate": "The same. The number of updates and the gradient of each update stay as they were; only "
     "the local batch is halved. The linear scaling rule depends on the global batch, not on the number of "
     "ranks.",
-    "08-scaling": "(a) 2 · 3 messages of n/4: 6 · (0.1 ms + 62 kB · 8 ns) = 3.6 ms. (b) Computing, update, "
-    "averaging: T(p) = C/p + U + 2(p - 1)(α + βn/p). T is shortest at p = √((C - 2βn) / 2α) = "
-    "√((24 - 4) / 0.2) = 10, where it is 2.7 times as short as on one rank. With more ranks the latencies "
-    "outweigh what the computing gains, so Amdahl's limit 1/s = 13 is out of reach. (c) The same averaging "
-    "is added to a step whose computing does not shrink.",
 }

@@ -439,8 +439,8 @@ QUESTIONS = {
     "to ranks 1 and 2, but no deadlock: rank 0 needs one sender, and rank 2, which waits for no rank, will "
     "be it.",
     "09-fastest": "The time is T/p + 2(p - 1)(α + βn/p). Its derivative is zero at p* = √((T - 2βn) / "
-    "2α). With your T, the formula gives the numbers of the last lines of the output, which were found by "
-    "trying all p. Olivia's p* lies below Piz Daint's, though its bandwidth is higher: its latency is, "
+    "2α). With your T, the formula gives the numbers of ranks in the output, which were found by trying all "
+    "p. Olivia's p* lies below Piz Daint's, though its bandwidth is higher: its latency is, "
     "too. T is far larger than 2βn, so ten times the bandwidth hardly moves p*, while a tenth of the "
     "latency multiplies it by √10, to more ranks than images.",
     "09-leaders": "No: seven cards of each node would be idle. Reduce-scatter inside the node, then let "

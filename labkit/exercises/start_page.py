@@ -27,7 +27,7 @@ SENTENCES = {
     "06": "Measure whether a rank or a link is slow, and write the remedies.",
     "07": "Average while the backward pass still runs; shard the optimiser.",
     "07b": "Shard gradients and parameters: ZeRO-2 and ZeRO-3 (FSDP).",
-    "08": "Train convolutional networks: momentum, gradient accumulation, scaling.",
+    "08": "Train convolutional networks: momentum, gradient accumulation, learning rate.",
     "09": "Take a job to a cluster, and predict what 256 ranks gain.",
     "10": "Test the claims of five students' reports with numbers.",
     "11": "Find the hidden fault of a job with probes of your own, and repair it.",

@@ -18,5 +18,5 @@ from labkit.nn.models import (
     softmax_regression,
     vgg11,
 )
-from labkit.nn.sgd import SGD, AdamW, sgd_step
+from labkit.nn.sgd import SGD, AdamW, SteppedSGD, sgd_step
 from labkit.nn.store import load_model, save_model

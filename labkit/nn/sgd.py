@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -60,6 +61,21 @@ class SGD:
             velocity += grads[block]
             velocity += decay * params
             params -= rate * velocity
+
+
+@dataclass(eq=False)
+class SteppedSGD(SGD):
+    """SGD whose step is a function, such as one that a student has written.
+
+    `function(params, velocity, grads, lr, momentum, weight_decay)` changes `params` and `velocity` in place.
+    """
+
+    function: Callable[..., object] = field(kw_only=True, repr=False)
+
+    def step(self, grads: np.ndarray, lr: float) -> None:
+        """Let the function take one step. Raise ValueError if the gradients' shape or dtype does not fit."""
+        _check_fit(self.params, grads)
+        self.function(self.params, self.velocity, grads, lr, self.momentum, self.weight_decay)
 
 
 @dataclass(eq=False)

@@ -18,7 +18,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from labkit.colours import colour
 from labkit.plots.style import (
@@ -28,8 +28,10 @@ from labkit.plots.style import (
     Curve,
     centred,
     curve_style,
+    legend_above,
     one_panel,
     panels,
+    plain_numbers,
     text_colour,
 )
 from labkit.schedules import (
@@ -124,6 +126,36 @@ def busiest_by_ranks(ranks: Sequence[int], traffic: Mapping[str, Curve], unit: s
     axes.set_xticks(ranks, [str(count) for count in ranks])
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_xlim(0.9 * ranks[0], 3.6 * ranks[-1])
+    return figure
+
+
+def times_by_ranks(
+    ranks: Sequence[int], times: Mapping[str, Mapping[str, tuple[Curve, Curve]]], measured_on: int
+) -> Figure:
+    """Return times of algorithms against the number of ranks, log-log: a panel for each size of array.
+
+    Shapes: ranks (n,); times: size → algorithm → (predicted (n,), measured (m,)), in s, measured on
+    2, 3 … m + 1 ranks. What lies beyond `measured_on` ranks is shaded. Markers stand a little aside, so that
+    equal ones do not hide each other.
+    """
+    figure, sides = panels((9.5, 4.1), columns=len(times), sharey=True)
+    for axes, (size, by_name) in zip(sides, times.items(), strict=True):
+        for k, (name, (predicted, measured)) in enumerate(by_name.items()):
+            style = curve_style(k)
+            axes.plot(ranks, 1e3 * np.asarray(predicted), **{**style, "marker": ""})
+            aside = np.arange(2, 2 + len(measured)) * 1.05 ** (k - (len(by_name) - 1) / 2)
+            axes.plot(aside, 1e3 * np.asarray(measured), **{**style, "linestyle": ""})
+            axes.plot([], [], label=name, **style)  # the legend shows both
+        axes.axvspan(measured_on + 0.5, 1.1 * max(ranks), color="black", alpha=0.05, lw=0)
+        axes.set(xscale="log", yscale="log", xlim=(1.7, 1.1 * max(ranks)), xlabel="Number of ranks")
+        axes.set_title(f"All-reduce of {size}")
+        axes.set_xticks([2, *(4**power for power in range(1, 9) if 4**power <= max(ranks))])
+        axes.yaxis.set_major_locator(LogLocator(subs=(1,)))
+        axes.grid(alpha=0.3)
+        plain_numbers(axes.xaxis)
+        plain_numbers(axes.yaxis)
+    sides[0].set_ylabel("Time (ms)")
+    legend_above(figure, sides)
     return figure
 
 

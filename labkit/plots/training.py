@@ -18,6 +18,7 @@ from labkit.plots.style import (
     LINES,
     MARKERS,
     Curve,
+    centred,
     curve_style,
     legend_above,
     one_panel,
@@ -152,6 +153,72 @@ def _bars(axes: Axes, fractions: Mapping[str, Mapping[str, float]]) -> None:
     axes.set(xlabel="Share of the time per iteration (%)", xlim=(0, 100))
     axes.invert_yaxis()
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=9)
+
+
+def parts_of_a_step(rows: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Return a bar for each row, cut into its parts in ms; parts above a twentieth of the longest are named.
+
+    A part that several rows have keeps its colour. A part with "+" in its name holds two that cannot be told
+    apart, and is hatched.
+    """
+    figure, axes = one_panel((7.5, 3.6), "Time of an iteration (ms), mean of the ranks", "")
+    names = list(dict.fromkeys(part for parts in rows.values() for part in parts))
+    longest, named = max(sum(parts.values()) for parts in rows.values()), set[str]()
+    for row, parts in enumerate(rows.values()):
+        left = 0.0
+        for part, ms in parts.items():
+            fill = COLOURS[names.index(part)]
+            label = None if part in named else part
+            named.add(part)
+            hatch = "//" if "+" in part else None
+            axes.barh(row, ms, left=left, color=fill, hatch=hatch, edgecolor="white", label=label, zorder=2)
+            if ms > longest / 20:
+                box = {"facecolor": fill, "edgecolor": "none", "pad": 1}
+                centred(axes, left + ms / 2, row, f"{ms:.0f}", 9, color=text_colour(fill), bbox=box, zorder=3)
+            left += ms
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.invert_yaxis()
+    legend_above(figure, [axes])
+    return figure
+
+
+def scaling(
+    ranks: Curve,
+    predicted: Mapping[str, Mapping[str, Curve]],
+    measured: Mapping[str, Curve],
+) -> Figure:
+    """Return what weak scaling loses (left) and the speed-up of strong scaling (right), log-log, by network.
+
+    Shapes: ranks (n,); predicted: "weak" or "strong" → network → (n,); measured: "weak" or "strong" → (m,),
+    on 1, 2 … m ranks. All are times of one rank / times of the ranks. What lies beyond m ranks is shaded. A
+    loss of nothing, as on one rank, has no place on a logarithmic axis.
+    """
+    figure, sides = panels((9.5, 4.1), columns=2)
+    for axes, kind in zip(sides, ("weak", "strong"), strict=True):
+        is_loss, reached = kind == "weak", np.asarray(measured[kind])
+        for k, (network, gain) in enumerate(predicted[kind].items()):
+            shown = lost(np.asarray(gain)) if is_loss else gain
+            axes.plot(ranks, shown, color=COLOURS[k], linestyle=LINES[k % len(LINES)], lw=2.5, label=network)
+        counts = np.arange(1, len(reached) + 1)
+        shown = lost(reached) if is_loss else reached
+        axes.plot(counts, shown, "s", color="black", label="these links, measured")
+        axes.axvspan(len(reached) + 0.5, 1.1 * max(ranks), color="black", alpha=0.05, lw=0)
+        axes.set(xscale="log", yscale="log", xlim=(0.9, 1.1 * max(ranks)), xlabel="Number of ranks")
+        axes.set_xticks([4**power for power in range(9) if 4**power <= max(ranks)])
+        axes.set_title(f"{kind.capitalize()} scaling")
+        axes.grid(alpha=0.3)
+        plain_numbers(axes.xaxis)
+        plain_numbers(axes.yaxis)
+    sides[0].set(ylabel="Part of a step lost to averaging (%)")
+    sides[1].plot([1, max(ranks)], [1, max(ranks)], color=INK, lw=1, linestyle=(0, (1, 3)), label="ideal")
+    sides[1].set(ylabel="Speed-up")
+    legend_above(figure, sides)
+    return figure
+
+
+def lost(efficiency: np.ndarray) -> np.ndarray:
+    """Return what is lost (%) at an efficiency (a fraction); NaN if nothing is."""
+    return np.where(efficiency < 1, 100 * (1 - efficiency), np.nan)
 
 
 # Shades of grey and hatches: a colour would stand for a rank.

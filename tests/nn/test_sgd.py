@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labkit.nn import SGD, AdamW, lr_schedules, sgd_step
+from labkit.nn import SGD, AdamW, SteppedSGD, lr_schedules, sgd_step
 
 
 @pytest.mark.parametrize(("momentum", "decay"), [(0.0, 0.0), (0.9, 1e-2)])
@@ -25,6 +25,27 @@ def test_sgd_is_its_formula_on_whole_arrays(momentum: float, decay: float) -> No
     assert sgd.params.dtype == np.float32
     np.testing.assert_allclose(sgd.params, params, rtol=1e-5, atol=1e-6)
     assert np.allclose(plain, params, rtol=1e-5, atol=1e-6) == (momentum == 0)
+
+
+def test_a_function_takes_the_steps_of_an_optimiser() -> None:
+    def step(*arguments: object) -> None:
+        params, velocity, grads, lr, momentum, decay = arguments
+        velocity *= momentum
+        velocity += grads + decay * params
+        params -= lr * velocity
+
+    rng = np.random.default_rng(1)
+    stepped = SteppedSGD(rng.normal(size=50), 0.9, 0.1, function=step)
+    plain = SGD(stepped.params.copy(), 0.9, 0.1)
+    assert isinstance(stepped.on(plain.params), SteppedSGD)
+    for _ in range(3):
+        grads = rng.normal(size=50)
+        stepped.step(grads, 0.1)
+        plain.step(grads, 0.1)
+    np.testing.assert_allclose(stepped.params, plain.params)
+    np.testing.assert_allclose(stepped.state()["velocity"], plain.velocity)
+    with pytest.raises(ValueError, match=r"\(50,\).*\(2,\)"):
+        stepped.step(np.zeros(2), 0.1)
 
 
 def test_unfit_gradients_and_parameters_are_refused() -> None:

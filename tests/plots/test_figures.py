@@ -14,7 +14,13 @@ from matplotlib.figure import Figure
 from labkit import plots, schedules
 from labkit.plots import buckets, images, links, sharding, training
 from labkit.plots.collectives import before_after
-from labkit.plots.schedules import busiest_by_ranks, fits, times_on_networks, traffic_by_rank
+from labkit.plots.schedules import (
+    busiest_by_ranks,
+    fits,
+    times_by_ranks,
+    times_on_networks,
+    traffic_by_rank,
+)
 from labkit.plots.style import COLOURS
 from labkit.train.steps import Step
 
@@ -223,3 +229,30 @@ def test_remedies_have_a_bar_and_a_stroke_for_each_seed() -> None:
     assert [bar.get_width() for bar in axes.patches] == [2.5, 1.0]
     assert list(axes.lines[0].get_xdata()) == [3.0, 2.0, 2.5]
     assert texts(axes) == ["  2.50 s", "  1.00 s"] and axes.get_title() == "One slow link"
+
+
+def test_a_bar_is_cut_into_the_parts_of_a_step() -> None:
+    rows = {"one rank": {"compute": 8.0}, "four": {"compute": 4.0, "exposed + waiting": 2.0, "rest": 0.125}}
+    (axes,) = training.parts_of_a_step(rows).axes
+    bars = [(patch.get_x(), patch.get_width(), patch.get_hatch()) for patch in axes.patches]
+    assert bars == [(0, 8, None), (0, 4, None), (4, 2, "//"), (6, 0.125, None)]
+    assert texts(axes) == ["8", "4", "2"]  # the rest is too narrow for its number
+    assert axes.patches[0].get_facecolor() == axes.patches[1].get_facecolor()
+    legend = [text.get_text() for text in axes.figure.legends[0].get_texts()]
+    assert legend == ["compute", "exposed + waiting", "rest"]
+
+
+def test_scaling_shows_what_is_lost_and_what_is_gained() -> None:
+    predicted = {"weak": {"slow": [1, 0.5]}, "strong": {"slow": [1, 1.5]}}
+    weak, strong = training.scaling([1, 2], predicted, {"weak": [1, 0.4], "strong": [1, 1.2]}).axes
+    np.testing.assert_allclose(weak.lines[0].get_ydata(), [np.nan, 50])
+    np.testing.assert_allclose(weak.lines[1].get_ydata(), [np.nan, 60])
+    assert [list(line.get_ydata()) for line in strong.lines] == [[1, 1.5], [1, 1.2], [1, 2]]
+
+
+def test_times_by_ranks_are_predicted_beyond_those_that_were_measured() -> None:
+    times = {"4 KiB": {"ring": ([1e-3, 4e-3], [2e-3])}, "1 MiB": {"ring": ([1e-2, 4e-2], [2e-2])}}
+    small, large = times_by_ranks([2, 64], times, measured_on=2).axes
+    assert [list(line.get_ydata()) for line in small.lines[:2]] == [[1, 4], [2]]
+    assert [list(line.get_ydata()) for line in large.lines[:2]] == [[10, 40], [20]]
+    assert small.get_title() == "All-reduce of 4 KiB" and list(small.lines[1].get_xdata()) == [2]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from time import sleep
+
 import numpy as np
 import pytest
 from mpi4py import MPI
 
-from labkit.comm import CollectiveError, run
-from labkit.comm.groups import exchange_times, group_times, times_table, traffic_of
+from labkit.comm import CollectiveError, EmulatedComm, Link, run
+from labkit.comm.groups import exchange_times, group_times, growing_groups, times_table, traffic_of
+from labkit.comm.timing import least_seconds
 from labkit.schedules import count_traffic, ring_allreduce
 
 
@@ -42,3 +45,17 @@ def check_the_traffic_of_a_function_is_that_of_its_schedule(comm: MPI.Intracomm)
     np.testing.assert_array_equal(counted.sent, expected.sent // 4)
     np.testing.assert_array_equal(counted.received, expected.received // 4)
     assert counted.messages == expected.messages
+
+
+def check_groups_grow_by_a_rank_and_emulate_as_their_communicator_does(comm: MPI.Intracomm) -> None:
+    links = EmulatedComm(comm, Link(bytes_per_s=1e9, latency_s=1e-3))
+    groups = [(group.size, group.rank, group.links[0].latency_s) for group in growing_groups(links, 2)]
+    assert groups == [(ranks, comm.rank, 1e-3) for ranks in range(2, comm.size + 1) if comm.rank < ranks]
+    links.Free()
+
+
+def check_the_fastest_call_counts_and_takes_as_long_as_its_slowest_rank(comm: MPI.Intracomm) -> None:
+    pauses = iter([0.0, 0.5, 0.02 if comm.rank == comm.size - 1 else 0.0, 0.5])  # the first warms up
+    seconds = least_seconds(comm, lambda: sleep(next(pauses)), 3)
+    assert 0.02 <= seconds < 0.5
+    assert comm.allreduce(seconds, MPI.MAX) == seconds
