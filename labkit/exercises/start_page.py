@@ -110,10 +110,10 @@ def _short_path() -> Iterator[str]:
     if {"00", "01"} <= entries().keys():
         first, second = entries()["00"], entries()["01"]
         yield (
-            f"**Only two hours?** Read sections 1, 3, 4 and 5 of [{first.title}]({first.file}), without "
-            f"exercise 0.3. In [{second.title}]({second.file}), select the heading of section 7, choose "
-            "*Run > Run All Above Selected Cell*, and read sections 7 and 8. `collect`, near its end, writes "
-            "a training program with your functions and runs it."
+            f"**Only two hours?** Read sections 1, 3, 4 and 5 of [{first.title}]({first.file}); of exercise "
+            f"0.3, only run the cells. In [{second.title}]({second.file}), select the heading of section 7, "
+            "choose *Run > Run All Above Selected Cell*, and read sections 7 and 8. `collect`, near its end, "
+            "writes a training program with your functions and runs it."
         )
         yield ""
 

@@ -205,3 +205,33 @@ def difference_lines(name: str, by_hand: np.ndarray, by_difference: np.ndarray) 
         return [f"{line}; {ratios.mean():.2f} times the central difference at every entry"]
     rows = {"by hand      ": by_hand, "by difference": by_difference}
     return [line, *(f"    {label} {np.round(row, 2).tolist()}" for label, row in rows.items())]
+
+
+def linear_layer_check(
+    layer_backward: Callable[[np.ndarray, np.ndarray, np.ndarray], Iterable[np.ndarray]],
+) -> tuple[float, list[str]]:
+    """Return the largest relative error of the gradients of a linear layer, and lines about dx, dw and db.
+
+    `layer_backward(dy, x, w)` returns (dx, dw, db) of x w + b; the loss is the mean squared error. All sizes
+    are 3, so that a wrong axis raises no error.
+    """
+    rng = np.random.default_rng(1)
+    arrays = {"x": rng.normal(size=(3, 3)), "w": rng.normal(size=(3, 3)), "b": rng.normal(size=3)}
+    target = rng.normal(size=(3, 3))
+
+    def residual() -> np.ndarray:
+        return arrays["x"] @ arrays["w"] + arrays["b"] - target
+
+    def loss() -> float:
+        return float(np.mean(residual() ** 2))
+
+    by_hand = layer_backward(2 / target.size * residual(), arrays["x"], arrays["w"])
+    errors, lines = [], []
+    for hand, (name, array) in zip(by_hand, arrays.items(), strict=True):
+        by_difference = np.empty_like(array)
+        for where in np.ndindex(*array.shape):
+            below, above = _losses_beside(loss, array, where, STEP)
+            by_difference[where] = (above - below) / (2 * STEP)
+        errors.append(relative_error(hand, by_difference).max())
+        lines += difference_lines(f"d{name}", hand, by_difference)
+    return max(errors), lines

@@ -21,7 +21,7 @@ from labkit.nn import (
     softmax_regression,
     vgg11,
 )
-from labkit.nn.gradcheck import difference_lines
+from labkit.nn.gradcheck import difference_lines, linear_layer_check
 
 
 def batch(model: Model, n: int = 2) -> tuple[np.ndarray, np.ndarray]:
@@ -136,3 +136,21 @@ def test_the_difference_of_a_gradient_is_described():
     )
     _, hand, difference = difference_lines("dw", right[::-1], right)
     assert "[-4.0, 1.0]" in hand and "[1.0, -4.0]" in difference
+
+
+def test_a_linear_layer_is_checked_and_a_wrong_axis_or_factor_is_found():
+    def right(dy, x, w):
+        return dy @ w.T, x.T @ dy, dy.sum(axis=0)
+
+    def wrong_axis(dy, x, w):
+        return dy @ w.T, x.T @ dy, dy.sum(axis=1)
+
+    def wrong_factor(dy, x, w):
+        return [9 * gradient for gradient in right(dy, x, w)]
+
+    error, lines = linear_layer_check(right)
+    assert error < 1e-8 and len(lines) == 3
+    error, lines = linear_layer_check(wrong_axis)
+    assert error > 1e-2 and lines[2].startswith("  db: largest") and "by difference" in lines[4]
+    error, lines = linear_layer_check(wrong_factor)
+    assert error > 0.8 and all("9.00 times" in line for line in lines)
