@@ -184,6 +184,7 @@ def test_a_rank_in_a_loop_is_reported_with_its_line(tmp_path: Path) -> None:
     assert "rank 1 never joined #1: it is at größe | 🙂.py line 4: `while True: x = 1 | 2`" in said
 
 
+THOROUGH = pytest.mark.thorough
 ALLREDUCE = "comm.Allreduce([x, n, MPI.DOUBLE], [y, n, MPI.DOUBLE])"
 GET = "w = MPI.Win.Create(y, 8, comm=comm); w.Fence(); w.Get([x, n], 0); w.Fence(); w.Free()"
 
@@ -193,8 +194,8 @@ GET = "w = MPI.Win.Create(y, 8, comm=comm); w.Fence(); w.Get([x, n], 0); w.Fence
     [
         pytest.param("Allreduce", ALLREDUCE, (), id="Allreduce"),
         pytest.param("Get", GET, ("--strict",), id="Get, strict"),
-        pytest.param("Allreduce", ALLREDUCE, ("--strict",), id="Allreduce, strict", marks=pytest.mark.thorough),
-        pytest.param("Get", GET, (), id="Get", marks=pytest.mark.thorough),
+        pytest.param("Allreduce", ALLREDUCE, ("--strict",), id="Allreduce, strict", marks=THOROUGH),
+        pytest.param("Get", GET, (), id="Get", marks=THOROUGH),
     ],  # checks/buffers.py tries every call
 )
 def test_a_call_with_more_than_its_array_holds_is_an_error_and_no_rank_hangs(
