@@ -58,12 +58,13 @@ def test_the_moving_picture_has_the_rounds_of_a_ring_and_a_hang(tmp_path: Path) 
 def test_what_a_student_needs_of_a_server_is_measured() -> None:
     done = run_python(TOOLS / "measure_students.py", "1", "-n", "2", "--idle", "1", timeout=MEASURE_S)
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
-    parts = {name: list(map(float, values)) for name, *values in rows if values and "One" not in name}
+    at = next(number for number, row in enumerate(rows) if row[0] == "Students")
+    (_, *parts_of_one), (head, values) = rows[:at], rows[at:]
+    parts = {name: list(map(float, numbers)) for name, *numbers in parts_of_one}
     for name in "JupyterLab server", "kernel", "controller", "engines", "all":
         processes, pss_mb, *_ = parts[name]
         assert processes >= 1 and pss_mb > 1, done.stdout
     assert parts["engines"][0] == 2
-    head, values = (next(rows[at:] for at, row in enumerate(rows) if row[0] == "Students"))[:2]
     measured = dict(zip(head, map(float, values), strict=True))
     assert measured.pop("Students") == 1
     assert measured["processes"] == parts["all"][0]
