@@ -39,8 +39,15 @@ WATCHED = ([MPIWATCH, "-n", "2"], [LABKIT, "run", "-n", "2"])
 
 
 @pytest.mark.usefixtures("every_name")
-@pytest.mark.parametrize("command", WATCHED, ids=["mpiwatch", "labkit run"])
-@pytest.mark.parametrize("strict", [[], ["--strict"]], ids=["plain", "strict"])
+@pytest.mark.parametrize(
+    ("command", "strict"),
+    [
+        pytest.param(WATCHED[0], [], id="mpiwatch"),
+        pytest.param(WATCHED[1], ["--strict"], id="labkit run --strict"),
+        pytest.param(WATCHED[0], ["--strict"], id="mpiwatch --strict", marks=pytest.mark.thorough),
+        pytest.param(WATCHED[1], [], id="labkit run", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_program_among_such_files_runs_and_its_hang_is_reported(
     run: Run, command: list[str], strict: list[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +48,13 @@ TRICKS = {
 }
 
 
-TREES = {path: list(ast.walk(ast.parse(path.read_text()))) for path in FILES}
-
-
+@cache
 def nodes(path: Path) -> list[Any]:
-    return TREES[path]
+    """Return all nodes of a file's syntax tree."""
+    return list(ast.walk(ast.parse(path.read_text())))
 
 
+@cache
 def names_in(path: Path) -> set[str]:
     """Return the attributes and imported names that a file uses."""
     attributes = {node.attr for node in nodes(path) if isinstance(node, ast.Attribute)}

@@ -266,12 +266,12 @@ def median_of_three(run: Callable[[], float]) -> float:
     return sorted(run() for _ in range(3))[1]
 
 
-def measure(count: int, ranks: int) -> dict[str, float]:
-    """Return what so many students use together, and how long their cells take."""
+def measure(count: int, ranks: int, idle_s: float) -> dict[str, float]:
+    """Return what so many students use together, `idle_s` seconds idle, and how long their cells take."""
     free = psutil.virtual_memory().available
     with started(count, ranks) as (students, connects, ready):
         time.sleep(SETTLE_S)
-        cpu = cpu_percent(students, IDLE_S)
+        cpu = cpu_percent(students, idle_s)
         need = needs(students)
         if count == 1:
             print_parts(need, cpu)
@@ -314,10 +314,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("students", type=int, nargs="+", help="numbers of students to start at once")
     parser.add_argument("-n", type=int, default=4, dest="ranks", help="ranks of each student (default 4)")
+    parser.add_argument(
+        "--idle",
+        type=float,
+        default=IDLE_S,
+        metavar="S",
+        help="seconds for which the share of a core of idle students is measured (default 20)",
+    )
     arguments = parser.parse_args()
     rows: list[dict[str, float]] = []
     for count in arguments.students:
-        rows.append(measure(count, arguments.ranks))
+        rows.append(measure(count, arguments.ranks, arguments.idle))
         if len(rows) == 1:
             print(f"| {' | '.join(rows[0])} |\n|{'---|' * len(rows[0])}")
         print(f"| {' | '.join(f'{value:.3g}' for value in rows[-1].values())} |", flush=True)

@@ -178,6 +178,7 @@ def _results(times: list[list[float]]) -> dict[str, Any]:
 
 def _drawn(times: list[list[float]], forms: list[str]) -> bytes:
     from matplotlib.figure import Figure  # noqa: PLC0415  (slow)
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 
     figure = Figure(figsize=(7, 3), layout="constrained")
     axes = figure.add_subplot()
@@ -185,7 +186,7 @@ def _drawn(times: list[list[float]], forms: list[str]) -> bytes:
         label = forms[form] or "no options"
         axes.plot(range(1, len(times) + 1), [pair[form] for pair in times], marker, color=hue, label=label)
     axes.set(xlabel="round", ylabel="a step (ms)", ylim=(0, None))
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend()
     content = BytesIO()
     figure.savefig(content, format="png", dpi=120)

@@ -184,16 +184,22 @@ def test_a_rank_in_a_loop_is_reported_with_its_line(tmp_path: Path) -> None:
     assert "rank 1 never joined #1: it is at größe | 🙂.py line 4: `while True: x = 1 | 2`" in said
 
 
-@pytest.mark.parametrize("mode", [(), ("--strict",)], ids=["plain", "strict"])
+THOROUGH = pytest.mark.thorough
+ALLREDUCE = "comm.Allreduce([x, n, MPI.DOUBLE], [y, n, MPI.DOUBLE])"
+GET = "w = MPI.Win.Create(y, 8, comm=comm); w.Fence(); w.Get([x, n], 0); w.Fence(); w.Free()"
+
+
 @pytest.mark.parametrize(
-    ("name", "call"),
+    ("name", "call", "mode"),
     [
-        ("Allreduce", "comm.Allreduce([x, n, MPI.DOUBLE], [y, n, MPI.DOUBLE])"),
-        ("Get", "w = MPI.Win.Create(y, 8, comm=comm); w.Fence(); w.Get([x, n], 0); w.Fence(); w.Free()"),
+        pytest.param("Allreduce", ALLREDUCE, (), id="Allreduce"),
+        pytest.param("Get", GET, ("--strict",), id="Get, strict"),
+        pytest.param("Allreduce", ALLREDUCE, ("--strict",), id="Allreduce, strict", marks=THOROUGH),
+        pytest.param("Get", GET, (), id="Get", marks=THOROUGH),
     ],  # checks/buffers.py tries every call
 )
 def test_a_call_with_more_than_its_array_holds_is_an_error_and_no_rank_hangs(
-    program: Any, mode: tuple[str, ...], name: str, call: str
+    program: Any, name: str, call: str, mode: tuple[str, ...]
 ) -> None:
     path = program(
         "import numpy as np\nfrom mpi4py import MPI\ncomm = MPI.COMM_WORLD\n"

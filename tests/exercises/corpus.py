@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import mpi4py
 
+from labkit.checks import judging
 from labkit.checks.exercise import CAUGHT, Code, Verdict
 from labkit.checks.judge import Judge
 from labkit.checks.launching import Job, scratch_folder
@@ -84,13 +85,17 @@ def answers(name: str) -> list[Answer]:
 
 
 def submit(name: str, *texts: str, deadline_s: float | None = None) -> list[Verdict]:
-    """Return the verdicts on the texts of cells. This process must not be an MPI process."""
+    """Return the verdicts on the texts of cells. This process must not be an MPI process.
+
+    The jobs are forked, as those of a check are, from a process that has imported what they need.
+    """
     mpi4py.rc.initialize = False
     exercise = catalogue.find(name)
     exercise = replace(exercise, deadline_s=deadline_s or exercise.deadline_s)
     cases, made = list(exercise.cases()), list[Verdict]()
     while left := texts[len(made) :][: MOST_TEXTS if exercise.on_ranks else None]:
-        with scratch_folder() as folder, Job(folder, exercise, cases) as job:
+        forks, parent = judging._forks()
+        with scratch_folder(parent) as folder, Job(folder, exercise, cases, forks) as job:
             judge = Judge(job, exercise, cases)
             for text in left:
                 made.append(judge.verdict(text))

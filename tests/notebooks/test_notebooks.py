@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -103,8 +104,10 @@ print(weeks.exists())
 weeks.write_text("new");"""
     cell = nbformat.v4.new_code_cell(source)
     nbformat.write(nbformat.v4.new_notebook(cells=[cell]), path)
-    run_python(TOOL, path)
+    seconds = tmp_path / "seconds.json"
+    run_python(TOOL, "--seconds", seconds, path)
     assert nbformat.read(path, as_version=4).cells[0].outputs[0].text == "False\n"
+    assert list(json.loads(seconds.read_text())["weeks"]["seconds"]) == [cell.id]
     assert weeks.read_text() == "earlier"
 
 

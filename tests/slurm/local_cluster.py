@@ -136,6 +136,18 @@ class LocalCluster:
         """Start the daemon of a node."""
         self._start("slurmd", "-D", "-N", name)
 
+    def return_node(self, name: str) -> None:
+        """Start the daemon of a lost node again, and wait until all nodes are idle.
+
+        slurmctld has the node's job to end, and asks a node that did not answer only after a minute. The job
+        is forgotten if the node is set down first.
+        """
+        node = f"NodeName={name}"
+        self.command("scontrol", "update", node, "State=DOWN", "Reason=lost")
+        self.start_node(name)
+        self.command("scontrol", "update", node, "State=RESUME")
+        self.wait_until_idle()
+
     def lose_node(self, name: str) -> None:
         """Kill all processes of a node at once, as if its power had failed."""
         doomed = psutil.Process(self.daemons[name].pid).children(recursive=True)

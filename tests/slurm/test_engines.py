@@ -111,8 +111,7 @@ def test_a_job_that_someone_cancels_is_named_as_cancelled(connected: Kernel, slu
 def test_a_lost_node_is_named(connected: Kernel, slurm: LocalCluster) -> None:
     output = answer_after(connected, lambda: slurm.lose_node("n3"))
     assert "has lost node n3 with rank 2" in output
-    slurm.start_node("n3")
-    slurm.wait_until_idle()
+    slurm.return_node("n3")
 
 
 def test_more_ranks_than_the_partition_has_are_refused_at_once(kernel: Kernel, slurm: LocalCluster) -> None:

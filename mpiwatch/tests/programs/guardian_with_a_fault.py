@@ -1,4 +1,4 @@
-"""A hang in a call that is not watched, while a step of the watchdog fails: STEP error|often|delay.
+"""A hang in a call that is not watched, while steps of the watchdog fail: STEP[,STEP …] error|often|delay.
 
 `error`: the step raises an error each time, on rank 0. `often`: it raises its first errors on every rank.
 `delay`: it takes seconds the first time, on every rank.
@@ -36,8 +36,9 @@ def faulty(step: Callable[..., Any], kind: str) -> Callable[..., Any]:
     return call
 
 
-name, kind = sys.argv[1:]
-setattr(Watchdog, name, faulty(getattr(Watchdog, name), kind))
+names, kind = sys.argv[1:]
+for name in names.split(","):
+    setattr(Watchdog, name, faulty(getattr(Watchdog, name), kind))
 window = MPI.Win.Allocate(8, comm=MPI.COMM_WORLD)
 window.Fence()
 if MPI.COMM_WORLD.rank == 0:

@@ -1,11 +1,13 @@
-"""A rank misses a Barrier between machines while a step of the Hub or the Relay raises its first errors.
+"""A rank misses a message between machines while steps of the Hub or the Relay raise their first errors.
 
-mpiexec -n 2 python on_machines.py 1 machines_with_a_fault.py Hub|Relay STEP
+mpiexec -n 2 python on_machines.py 1 machines_with_a_fault.py Hub|Relay STEP[,STEP …]
 """
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from mpi4py import MPI
@@ -15,19 +17,25 @@ from mpiwatch.communicators import watch
 from mpiwatch.waiting import HangError
 
 ERRORS = 3
-kind, name = getattr(machines, sys.argv[1]), sys.argv[2]
-step, calls = getattr(kind, name), 0
+kind, names = getattr(machines, sys.argv[1]), sys.argv[2].split(",")
+calls = Counter[str]()
 
 
-def faulty(*arguments: Any) -> Any:
-    global calls  # noqa: PLW0603
-    calls += 1
-    if calls <= ERRORS:
-        raise MemoryError("one of the first errors in a step")
-    return step(*arguments)
+def faulty(name: str) -> Callable[..., Any]:
+    """Return a step that raises its first errors."""
+    step = getattr(kind, name)
+
+    def call(*arguments: Any) -> Any:
+        calls[name] += 1
+        if calls[name] <= ERRORS:
+            raise MemoryError("one of the first errors in a step")
+        return step(*arguments)
+
+    return call
 
 
-setattr(kind, name, faulty)
+for name in names:
+    setattr(kind, name, faulty(name))
 raw, world = MPI.Intracomm(MPI.COMM_WORLD), watch()
 world.deadline_s = 1.0
 try:
@@ -35,5 +43,5 @@ try:
         world.recv(source=0)
 except HangError as hang:
     print(str(hang).splitlines()[0], flush=True)
-assert kind is machines.Hub or world.rank == 0 or calls > ERRORS
+assert kind is machines.Hub or world.rank == 0 or min(calls[name] for name in names) > ERRORS
 raw.Barrier()
