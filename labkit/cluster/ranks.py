@@ -35,7 +35,7 @@ ADVICE = (
     "because the ranks' variables are gone."
 )
 POLL_S = 0.02
-ANSWER_POLL_S = 0.2  # between two looks at the clock while ranks answer
+ANSWER_POLL_S = 0.1  # between two looks at the clock while ranks answer
 HANG_GRACE_S = 0.3  # from the first HangError until the ranks still in the cell are interrupted
 INTERRUPT_S = 4.0  # from the interrupt until the engines are ended; it usually takes milliseconds
 BUSY_S = 40.0  # added to a deadline at most, for the time in which a process waits for a core
@@ -207,7 +207,7 @@ class Ranks:
         report = self.guard.do("last_report", self.last_report, self.cell_start)
         raised = self.guard.do("failures_of", self.failures_of, result) or []
         text = hang_report(raised) if report is None else render(report)
-        if text is None or result.wait(HANG_GRACE_S):
+        if text is None or self.wait_for(result, HANG_GRACE_S):
             return
         if report is not None and not set(pending(result)).isdisjoint(stuck_in_mpi(report)):
             self.end(stuck_text(report))

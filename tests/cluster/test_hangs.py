@@ -219,6 +219,20 @@ def test_the_stop_button_ends_the_cell_and_shows_where_the_ranks_were(
     recover(shared)
 
 
+def test_an_interrupt_while_a_rank_shows_its_error_does_not_lose_its_answer(shared: Kernel) -> None:
+    """On a busy machine, the notebook interrupts ranks that have just raised."""
+    said = shared.run(
+        "%%px\n"
+        "import functools, subprocess\n"
+        "error = ValueError('shown')\n"
+        "interrupt_parent = ['sh', '-c', 'kill -INT $PPID']\n"
+        "error._render_traceback_ = functools.partial(subprocess.check_output, interrupt_parent, text=True)\n"
+        "raise error"
+    )
+    assert "ValueError" in said and "KeyboardInterrupt" not in said and "RankDied" not in said, said
+    assert "[0, 1, 2, 3]" in shared.run("print(rc[:]['rank'])")
+
+
 def test_a_cell_can_be_stopped_even_if_the_report_fails(shared: Kernel, tmp_path: Path) -> None:
     shared.run("import labkit.cluster.ranks as cell\nworking, cell.take_snapshot = cell.take_snapshot, None")
     message = shared.start(f"%%px\nimport time\nopen(f'{tmp_path}/{{rank}}', 'w').close()\ntime.sleep(100)")

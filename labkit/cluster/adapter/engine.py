@@ -16,6 +16,7 @@ import os
 import pickle
 import signal
 import sys
+from types import FrameType
 from typing import Any
 
 import psutil
@@ -23,6 +24,7 @@ import psutil
 from labkit import forking
 from labkit.forked_ranks import are_mpich, fork_ranks
 from labkit.guard import Guard
+from mpiwatch.places import is_cell
 from mpiwatch.processes import may_watch_processes, start_time
 
 IMPORTED = (
@@ -107,6 +109,7 @@ def run_engine(*, has_nanny: bool) -> None:
     if has_nanny:
         app.start_nanny = fork_nanny()  # now, before MPI, threads and sockets exist
     take_signals(IPythonParallelKernel)
+    interrupt_programs_only(IPythonParallelKernel)
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None:  # else the engine initialises it as it imports it
         mpi.Init_thread()
@@ -128,6 +131,34 @@ def take_signals(kernel: Any) -> None:
 
     kernel.signal_request = signal_request
     kernel.control_msg_types = [*kernel.control_msg_types, "signal_request"]
+
+
+def interrupt_programs_only(kernel: Any) -> None:
+    """Let an interrupt stop what a client runs on an engine, and nothing else. `kernel`: its kernel's class.
+
+    An interrupt that comes while IPython shows a cell's error, or while the answer is sent, would lose the
+    answer: the client would wait for it until it ends the engines. On a busy machine this takes seconds.
+
+    ipykernel calls `pre_handler_hook` before it handles a message, to set the handler of SIGINT.
+    """
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        if is_in_program(frame):
+            raise KeyboardInterrupt
+
+    def pre_handler_hook(engine: Any) -> None:
+        engine.saved_sigint_handler = signal.signal(signal.SIGINT, interrupt)
+
+    kernel.pre_handler_hook = pre_handler_hook
+
+
+def is_in_program(frame: FrameType | None) -> bool:
+    """Return whether this frame, or one that has called it, belongs to a cell or to a function of a client."""
+    while frame is not None:
+        if is_cell(frame.f_code.co_filename):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def put_folder_behind_python() -> None:

@@ -232,11 +232,12 @@ class FlightRecorder:
     def locked(self) -> Iterator[None]:
         """Keep the other processes and threads out. The lock is not reentrant.
 
-        The operating system releases the lock of a process that dies.
+        The operating system releases the lock of a process that dies. An interrupt often comes when a process
+        that has waited for the lock has just got it: so `try` stands before the wait.
         """
         with self._thread_lock:
-            fcntl.lockf(self.file, fcntl.LOCK_EX)
             try:
+                fcntl.lockf(self.file, fcntl.LOCK_EX)
                 yield
             finally:
                 fcntl.lockf(self.file, fcntl.LOCK_UN)
