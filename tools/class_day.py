@@ -47,6 +47,7 @@ PSS_EVERY_S = 60.0
 SHOWN = 400  # characters of what a cell has shown, for each problem
 WRONG_FIRST = 0.5  # of the right answers follow a wrong one; half of these another one
 EMPTY_CELL = "%px pass"
+ENGINES_ENDED = "the engines were ended"  # in a cell's output: the notebook has given the ranks up
 HANG = "%%px\nif rank != size - 1:\n    comm.Barrier()"
 KILL = "%%px\nimport os, signal\nif rank == size - 1:\n    os.kill(os.getpid(), signal.SIGKILL)\n"
 KILL += "comm.Barrier()"
@@ -253,6 +254,9 @@ class Reader:
         reply = self.tab.run(code, CELL_S, stop_on_error=not may_fail)
         self.day.note(kind, reply.seconds)
         self.note_problems(reply, code, may_fail)
+        if ENGINES_ENDED in reply.text:
+            self.student.problem("lost engines", f"{code[:80]!r}: {shortened(reply.text)}")
+            self.run_again()
         return reply
 
     def note_problems(self, reply: Reply, code: str, may_fail: bool) -> None:
@@ -410,8 +414,15 @@ def print_table(day: Day) -> None:
 
 
 MUST_NOT = (
-    *("false hang report", "NOT CHECKED", "lost session", "right answer refused", "wrong answer accepted"),
-    *("failed cell", "no report of a hang", "no report of a killed rank", "fault of this program"),
+    *("false hang report", "NOT CHECKED", "lost session", "lost engines"),
+    *(
+        "right answer refused",
+        "wrong answer accepted",
+        "failed cell",
+        "no report of a hang",
+        "no report of a killed rank",
+        "fault of this program",
+    ),
 )
 
 

@@ -113,6 +113,12 @@ def test_a_communicator_that_not_all_ranks_got_does_no_harm(shared: Kernel) -> N
     assert printed(shared, "part = comm.Split(0)\nprint(part.allreduce(rank))") == ["6"] * 4
 
 
+def test_a_copy_of_a_communicator_that_was_freed_does_no_harm(shared: Kernel) -> None:
+    made = "from mpi4py import MPI\npart = comm.Dup()\ncopy = MPI.Intracomm(part)\npart.Free()\n1 / 0"
+    assert "ZeroDivisionError" in shared.run(f"%%px\n{made}")
+    assert printed(shared, "print(comm.allreduce(rank))") == ["6"] * 4
+
+
 def test_a_receive_left_over_does_not_take_the_next_message(shared: Kernel) -> None:
     shared.run(
         "%%px\ny = np.zeros(4)\nlost = comm.Irecv(y, left, 7)\nhidden = [comm.irecv(source=left)]\n1 / 0"

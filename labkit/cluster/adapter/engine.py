@@ -134,7 +134,7 @@ def take_signals(kernel: Any) -> None:
 
 
 def interrupt_programs_only(kernel: Any) -> None:
-    """Let an interrupt stop what a client runs on an engine, and nothing else. `kernel`: its kernel's class.
+    """Let an interrupt stop what a client runs on an engine, and nothing else; `kernel`: its kernel's class.
 
     An interrupt that comes while IPython shows a cell's error, or while the answer is sent, would lose the
     answer: the client would wait for it until it ends the engines. On a busy machine this takes seconds.
@@ -153,7 +153,7 @@ def interrupt_programs_only(kernel: Any) -> None:
 
 
 def is_in_program(frame: FrameType | None) -> bool:
-    """Return whether this frame, or one that has called it, belongs to a cell or to a function of a client."""
+    """Return whether this frame, or one that has called it, is of a cell or of a client's function."""
     while frame is not None:
         if is_cell(frame.f_code.co_filename):
             return True
