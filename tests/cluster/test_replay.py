@@ -144,6 +144,39 @@ check(shift_right)
     assert "where rank r contributes values of 10^r" in said and " of rank 1" in page
 
 
+OVERLAPPED = """
+def average_overlapped(comm, backward, grads, plan):
+    requests = []
+    todo = iter(plan)
+    bucket = next(todo, None)
+
+    def finished(start):
+        nonlocal bucket
+        if bucket is not None and bucket[0] >= start:
+            part = grads[slice(*bucket)]
+            part /= comm.size
+            requests.append(comm.Iallreduce(MPI.IN_PLACE, part))
+            bucket = next(todo, None)
+        for request in requests:
+            request.Test()
+
+    backward(finished)
+    for request in requests:
+        request.Wait()
+check(average_overlapped)
+"""
+
+
+def test_requests_that_a_check_notes_can_be_recorded(shared: Kernel) -> None:
+    shared.run("%px from mpi4py import MPI; from labkit.exercises import check, run_case")
+    said = shared.run(f"%%px{OVERLAPPED}")
+    assert "run_case(average_overlapped)" in said, said
+    said = shared.run("%%replay\nrun_case(average_overlapped)")
+    assert "AttributeError" not in said and "completes the request" in said, said
+    page = html(shared)
+    assert "Iallreduce" in page, page
+
+
 def test_communicators_of_cases_are_freed(shared: Kernel) -> None:
     text = "def shift_right(comm, array):\n    return np.zeros(comm.size)\ncheck(shift_right)"
     shared.run("%px from labkit.exercises import check, run_case, watching")
