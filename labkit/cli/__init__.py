@@ -44,7 +44,7 @@ COMMANDS = {
     ),
     "release": ("labkit.cli.release", "Copy the notebooks for students: stubs and no outputs."),
     "solutions": ("labkit.cli.release", "Copy the notebooks for instructors: with all solutions."),
-    "course": ("labkit.cli.course.commands", "Collect, regrade and pass on what a class hands in."),
+    "course": ("labkit.cli.course_command", "Collect, regrade and pass on what a class hands in."),
     "progress": ("labkit.cli.exercises", "List the exercises and what is done."),
     "collect": ("labkit.cli.exercises", "Assemble what you have written into a program: my_ddp.py."),
     "report": ("labkit.cli.report", "Write a report on your program, from a prediction to one page."),

@@ -259,7 +259,7 @@ def _noting_class() -> Any:
             return self._noted(super().Iallgatherv(sendbuf, recvbuf), recvbuf)
 
         def _noted(self, plain_request: MPI.Request, buffer: Any) -> MPI.Request:
-            request = NotedRequest(plain_request)
+            request: Any = NotedRequest(plain_request)
             # `isinstance` does not tell them apart: mpiwatch's classes of requests stand in for one another.
             if all(StrictRequest in type(each).__mro__ for each in (request, plain_request)):
                 request.take_over(plain_request)

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from labkit.checks.exercise import ORIGINALS
-from labkit.cli.course.commands import command
 from labkit.cli.course.submissions import newest_files, student_of
+from labkit.cli.course_command import command
 
 SHARDING, RING = "03_sharding", "05_ring_reduce"
 # The names of files as platforms and browsers make them, and whose they are.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from labkit.cli.course.commands import command
+from labkit.cli.course_command import command
 from labkit.cli.exercises import progress
 from labkit.exercises import catalogue, checking, record
 

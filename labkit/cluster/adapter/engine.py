@@ -24,7 +24,6 @@ import psutil
 from labkit import forking
 from labkit.forked_ranks import are_mpich, fork_ranks
 from labkit.guard import Guard
-from mpiwatch.places import is_cell
 from mpiwatch.processes import may_watch_processes, start_time
 from mpiwatch.sessions import is_cell
 
