@@ -90,6 +90,16 @@ def test_a_schedule_of_the_lab_is_drawn_with_the_cells_line(shared: Kernel) -> N
     assert page.count('class="message"') >= 24 and "line 4 Isend" in page, page[:3000]
 
 
+@pytest.mark.parametrize("name", ["tree", "halving-doubling"])
+def test_the_labs_algorithms_are_verified(shared: Kernel, name: str) -> None:
+    said = shared.run(
+        "%%replay\nfrom labkit.comm import ALGORITHMS, average\n"
+        "gradient = np.full(1000, float(rank), np.float32)\n"
+        f"average(comm, gradient, 1, ALGORITHMS['{name}'])"
+    )
+    assert "beside its array, they are an all-reduce." in said, said
+
+
 def test_a_rank_that_cannot_begin_leaves_no_recording(shared: Kernel) -> None:
     shared.run(
         "%%px\nimport resource\nlimits = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
