@@ -17,6 +17,7 @@ from labkit.checks.exercise import MPI, Case, Exercise, Outcome
 from labkit.exercises import wraps
 from labkit.exercises.nb06 import turns_of
 from labkit.exercises.wraps import JobOnTrial
+from labkit.text import counted
 
 RANKS = (1, 2, 3, 4)
 LATENCY_S, SLOWER = 0.004, 5
@@ -26,7 +27,7 @@ TRIPS, LEAST_IN_MEDIAN = 5, 3
 
 def _jobs() -> Iterator[Case]:
     for p in RANKS:
-        yield Case(f"{p} ranks", tuple((JobOnTrial(rank, p),) for rank in range(p)))
+        yield Case(counted(p, "rank"), tuple((JobOnTrial(rank, p),) for rank in range(p)))
 
 
 def _on_copies(case: Case) -> list[JobOnTrial]:

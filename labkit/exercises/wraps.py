@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from numbers import Number
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -404,10 +404,19 @@ class JobOnTrial:
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        self.batch = 20 + 7 * rank
+        self.batches = [20 + 7 * other for other in range(size)]
+        self.batch = self.batches[rank]
+        self.steps, self.loss = 8, 2.5
         self.number = 2
         self.now_s = 50.0
         self.params, self.grads, self.used = np.full((3, 5), 7.0) + np.arange(5.0)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in ("world", "comm", "loop"):
+            raise AttributeError(
+                f"job.{name} is not there in a check: use the function's communicator, and job.step()"
+            )
+        raise AttributeError(f"a job has no attribute {name!r}")
 
     def clock(self) -> float:
         return self.now_s
