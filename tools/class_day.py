@@ -44,6 +44,7 @@ from mpiwatch.processes import forgotten_flight_recorders, forgotten_segments
 
 CELL_S = 600.0  # for a cell: then the session counts as lost
 ALL_CELLS_S = 1800.0
+SETTLE_S = 20.0  # for the end of other jobs
 SAMPLE_S = 1.0  # between looks at the free memory
 PSS_EVERY_S = 60.0
 SHOWN = 400  # characters of what a cell has shown, for each problem
@@ -486,6 +487,19 @@ def end_all(students: Sequence[Student], hub: Hub | None) -> list[str]:
     return left
 
 
+def segments_left(before: set[str]) -> list[str]:
+    """Return the segments of shared memory that no process uses and that were not there before.
+
+    Other jobs on this machine are ending, too, so a segment counts only if it is still there after SETTLE_S.
+    """
+    deadline = time.monotonic() + SETTLE_S
+    left = {*forgotten_segments(), *forgotten_flight_recorders()} - before
+    while left and time.monotonic() < deadline:
+        time.sleep(SAMPLE_S)
+        left &= {*forgotten_segments(), *forgotten_flight_recorders()}
+    return sorted(left)
+
+
 def remove_folder(folder: Path) -> None:
     for path in sorted(folder.rglob("*"), reverse=True):
         with suppress(OSError):
@@ -535,8 +549,7 @@ def main() -> int:
         machine.look()
         day.is_over.set()
         left = end_all(students, hub)
-    new_segments = {*forgotten_segments(), *forgotten_flight_recorders()} - segments
-    left += sorted(new_segments)
+    left += segments_left(segments)
     print_table(day)
     print()
     print("\n".join(machine.lines()))
