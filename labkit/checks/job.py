@@ -34,7 +34,7 @@ from typing import Any, TextIO
 from labkit.checks.exercise import Call, Case, Fault
 from labkit.checks.limits import limit
 from labkit.checks.transport import CELL, MAX_PRINTED, Writer, pack
-from labkit.cores import waited_for_core_s
+from labkit.cores import WaitForCores
 from mpiwatch.report import FindingKind, advise, request_kind
 
 MAX_TEXT = 800
@@ -118,7 +118,7 @@ class _Deadline:
         self.began = time.monotonic()
         self.seconds = seconds
         self.extra_s = extra_s
-        self.waited_s = {pid: waited_for_core_s(pid) for pid in pids}
+        self.wait = WaitForCores(pids)
         self.has_ended = threading.Event()
         self.thread = threading.Thread(target=self._watch, name="deadline", daemon=True)
 
@@ -144,8 +144,7 @@ class _Deadline:
 
     def _own_s(self) -> float:
         """Return for how long no rank of the job has waited for a core."""
-        waited_s = max(waited_for_core_s(pid) - before_s for pid, before_s in self.waited_s.items())
-        return time.monotonic() - self.began - waited_s
+        return time.monotonic() - self.began - self.wait.longest_s()
 
 
 def _wait_for(path: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from labkit import cores
 from labkit.checks import job, judge, judging, launching, sandbox
 from labkit.checks.exercise import Verdict
 from labkit.exercises import catalogue
@@ -102,7 +103,7 @@ def test_the_time_in_which_a_rank_waits_for_a_core_does_not_count(
     def waited_for_core_s(pid: int) -> float:
         return time.monotonic() - began if pid == other and not gets_a_core else 0.0
 
-    monkeypatch.setattr(job, "waited_for_core_s", waited_for_core_s)
+    monkeypatch.setattr(cores, "waited_for_core_s", waited_for_core_s)
     monkeypatch.setattr(job, "LEAST_S", 0.2)
     monkeypatch.setattr(job.os, "kill", lambda pid, signum: has_ended.set())
     with job._Deadline(0.1, 60.0, [os.getpid(), other]):
