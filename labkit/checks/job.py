@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from numbers import Number
 from pathlib import Path
@@ -34,7 +34,7 @@ from typing import Any, TextIO
 from labkit.checks.exercise import Call, Case, Fault
 from labkit.checks.limits import limit
 from labkit.checks.transport import CELL, MAX_PRINTED, Writer, pack
-from labkit.cores import waited_for_core_s
+from labkit.cores import WaitForCores
 from mpiwatch.report import FindingKind, advise, request_kind
 
 MAX_TEXT = 800
@@ -101,7 +101,7 @@ def _answer_requests(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> 
         if request["text"] is None:  # the last one
             break
         writer.write(cell=True)
-        with _Deadline(task["deadline_s"], task["extra_s"]):
+        with _Deadline(task["deadline_s"], task["extra_s"], ranks.pids):
             _answer_request(request, task, ranks, dict(namespace))
         writer.start_request(number + 1)  # the judge then reads what this request has given
 
@@ -109,15 +109,16 @@ def _answer_requests(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> 
 class _Deadline:
     """Writes the stacks, for the judge, if what it contains does not end: a context manager.
 
-    It has `seconds` of the clock, and `extra_s` more while the rank has waited for a core for all but LEAST_S
-    of them: on a busy server, a correct function takes many times as long.
+    It has `seconds` of a core. Asleep, it has as many of the clock, and `extra_s` more while a rank of the
+    job has waited for a core for all but LEAST_S of them: on a busy server, a correct function takes many
+    times as long, and a rank sleeps while it waits for one that waits for a core. `pids`: of the ranks.
     """
 
-    def __init__(self, seconds: float, extra_s: float) -> None:
+    def __init__(self, seconds: float, extra_s: float, pids: Sequence[int]) -> None:
         self.began = time.monotonic()
         self.seconds = seconds
         self.extra_s = extra_s
-        self.waited_s = waited_for_core_s(os.getpid())
+        self.wait = WaitForCores(pids)
         self.has_ended = threading.Event()
         self.thread = threading.Thread(target=self._watch, name="deadline", daemon=True)
 
@@ -142,8 +143,8 @@ class _Deadline:
         os.kill(os.getpid(), signal.SIGALRM)
 
     def _own_s(self) -> float:
-        """Return for how long the rank has not waited for a core."""
-        return time.monotonic() - self.began - (waited_for_core_s(os.getpid()) - self.waited_s)
+        """Return for how long no rank of the job has waited for a core."""
+        return time.monotonic() - self.began - self.wait.longest_s()
 
 
 def _wait_for(path: Path) -> dict[str, Any]:
@@ -296,6 +297,7 @@ class _OneProcess:
     def __init__(self, folder: Path, rank: int) -> None:
         self.rank = rank
         self.writer = Writer(folder, rank)
+        self.pids = [os.getpid()]  # of all ranks
         self.results: list[tuple[Any, Any]] = []  # of the present text, and as they were
 
     def any_failed(self, failed: bool) -> bool:
@@ -341,6 +343,7 @@ class _Ranks(_OneProcess):
         super().__init__(folder, MPI.COMM_WORLD.rank)
         self.watch = getattr(MPI.COMM_WORLD, "watch", None)
         self.private_comm = MPI.Intracomm.Dup(MPI.Intracomm(MPI.COMM_WORLD))  # not watched, not counted
+        self.pids = self.private_comm.allgather(os.getpid())
         # Lets messages travel on whose receives a function has left behind.
         self.progress: Callable[[], object] = lambda: None
         if is_strict:

@@ -6,11 +6,15 @@ The others hold the references, and functions that do an exercise by themselves.
 from __future__ import annotations
 
 import ast
+import compileall
 import pickle
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 import mpiwatch
 from labkit.checks.exercise import Case, Exercise
@@ -18,19 +22,53 @@ from labkit.checks.exercise import Case, Exercise
 SOURCES = Path(__file__).resolve().parents[2]
 PACKAGE = "labkit"
 JOB = "labkit.checks.job"
+RANKS = "labkit.checks.sandboxed_ranks"  # forks the ranks of a job on ranks
 EVERYTHING = "*"  # stands for all names of a module
 NOTHING = ""  # for none: the module itself is imported
 
 
+def copies_for_job(exercise: Exercise, cases: Sequence[Case], folder: Path) -> dict[str, Path]:
+    """Return folders in this one with what a job of this exercise imports; make those that are not there.
+
+    All jobs share that of mpiwatch, and all jobs of an exercise that of labkit's modules. They hold compiled
+    modules, too: a job cannot write there, so each of its processes would compile all of them.
+    """
+    name = f"{exercise.reference.__module__}.{exercise.name}"
+    return {
+        "labkit": _made(folder / name, lambda part: copy_for_job(exercise, cases, part)),
+        "mpiwatch": _made(folder / "mpiwatch", copy_mpiwatch),
+    }
+
+
+def _made(place: Path, copy: Callable[[Path], None]) -> Path:
+    """Return a folder; let `copy` fill it if it is not there. Several judges may do this at once."""
+    if not place.is_dir():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(dir=place.parent))
+        part.chmod(0o755)  # the user of a sandbox that root has made reads it
+        copy(part)
+        compileall.compile_dir(part, quiet=2, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
+        with suppress(OSError):  # another judge was quicker
+            part.rename(place)
+        shutil.rmtree(part, ignore_errors=True)
+    return place
+
+
+def copy_mpiwatch(folder: Path) -> None:
+    """Copy mpiwatch to a folder."""
+    package = Path(mpiwatch.__file__).parent
+    shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+
+
 def copy_for_job(exercise: Exercise, cases: Sequence[Case], folder: Path) -> None:
-    """Copy to a folder what a job of this exercise imports."""
+    """Copy to a folder those modules of labkit that a job of this exercise imports."""
     # The job begins with its own program and with what the exercise gives it: pickles hold modules' names.
     pickled = pickle.dumps((list(cases), exercise.wrap, exercise.digest))
     names = {name.decode() for name in re.findall(rb"labkit(?:\.\w+)+", pickled)}
     names.add(JOB)
+    if exercise.on_ranks:
+        names.add(RANKS)
     copy_modules(sorted(names), exercise.prelude, folder)
-    package = Path(mpiwatch.__file__).parent
-    shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def copy_modules(modules: Sequence[str], prelude: str, folder: Path) -> None:

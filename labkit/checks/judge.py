@@ -4,9 +4,9 @@
 
 is a process that neither the notebook nor the job can change. Its standard input is the request, JSON: the
 module and the name of an exercise, the text of the student's cell, whether the job is to run in a sandbox,
-the address of the process that forks the job's, and a token that only the asking process knows. The program
-prints a line, the token with the verdict after it, JSON, too. The job uses the folder; no process of it has
-the judge's standard output.
+the folder in which such jobs share copies of modules, the address of the process that forks the job's, and a
+token that only the asking process knows. The program prints a line, the token with the verdict after it,
+JSON, too. The job uses the folder; no process of it has the judge's standard output.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ def main(folder: Path) -> None:
         exercise = exercise_in(request["module"], request["name"])
         cases = list(exercise.cases())
         with ExitStack() as jobs:
-            job = jobs.enter_context(Job(folder, exercise, cases, request["forks"]))
+            modules_folder = Path(request["modules"]) if request["modules"] else None
+            job = jobs.enter_context(
+                Job(folder, exercise, cases, request["forks"], modules_folder=modules_folder)
+            )
 
             def new_job() -> Job:
                 job.close()

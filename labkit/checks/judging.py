@@ -13,11 +13,12 @@ import tempfile
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
-from labkit import forked_process, forking
+from labkit import forked_process, forking, priority
 from labkit.checks.exercise import Exercise, Verdict
-from labkit.checks.launching import EXTRA_S, FORKED, START_S, clean_environment, scratch_folder
+from labkit.checks.launching import EXTRA_S, FORKED, MODULES, START_S, clean_environment, scratch_folder
 from labkit.checks.limits import set_readable
 from labkit.children import end, start_child
 from labkit.guard import Guard, note_in_log
@@ -25,6 +26,9 @@ from mpiwatch.processes import supervised
 
 JUDGE = "labkit.checks.judge"
 STEPS = ("_forks",)  # of a check: an error in one of these functions does not keep its verdict
+# Where jobs in a sandbox share copies of modules; by default, those of each process that asks judges.
+# Processes that grade a class together set it.
+modules_folder = ""
 MOST_VERDICT = 1 << 20  # bytes of a judge's verdict, which holds what the student's code has printed
 
 
@@ -45,6 +49,7 @@ def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Ver
             "name": exercise.name,
             "text": text,
             "sandboxed": sandboxed,
+            "modules": modules_folder or ("" if parent is None else os.path.join(parent, MODULES)),
             "forks": forks,
             "token": token,
         }
@@ -126,9 +131,10 @@ def _forks() -> tuple[str, str | None]:
             command = [sys.executable, "-P", "-m", FORKED, forking.SERVE, str(os.getpid())]
             try:
                 with forking.listen() as listener:
-                    process = start_child(
-                        command, remove=folder, stdin=listener.fileno(), env=clean_environment()
+                    start = partial(
+                        start_child, command, remove=folder, stdin=listener.fileno(), env=clean_environment()
                     )
+                    process = priority.with_normal_priority(start)
             except OSError:
                 if not known:
                     os.rmdir(folder)

@@ -39,9 +39,9 @@ LEAST_POLL_S, POLL_S = 0.001, 0.02  # a mistake without ranks runs for a millise
 STACK_BYTES = 1 << 18  # read of a stack, or of a report
 TOO_MUCH = f"returns too much: more than {RECORD_BYTES >> 20} MB on one rank"
 WATCH_S = 0.1  # between two looks at what all processes of a job use
-JOB, FORKED = job_modules.JOB, "labkit.checks.forked"
+JOB, RANKS, FORKED = job_modules.JOB, job_modules.RANKS, "labkit.checks.forked"
 MOST_FILES = 1000  # in a job's folder
-MODULES = "modules"  # the folder of a job's modules in a sandbox
+MODULES = "modules"  # the folder of copies of modules for jobs in a sandbox
 # Variables that reach a job. Others may hold an instructor's secrets; with a launcher's, a new job would try
 # to join an old one.
 KEPT = {
@@ -71,7 +71,8 @@ class Job:
     A rank that has computed for `exercise.deadline_s` on a cell ends the job. So does one that has not come
     to its end EXTRA_S later: it sleeps, or cores are busy. `forks` is the address of the process that forks
     its supervisor; without one, the supervisor imports everything itself. A job that runs no code of students
-    (`is_trusted`) needs no sandbox. Raise OSError if the job cannot be started.
+    (`is_trusted`) needs no sandbox. `modules_folder` is where jobs in a sandbox share copies of modules;
+    without it, this job has its own. Raise OSError if the job cannot be started.
     """
 
     # What the wait for a request does: an error in one of these ends neither the wait nor the check.
@@ -85,6 +86,7 @@ class Job:
         forks: str = "",
         *,
         is_trusted: bool = False,
+        modules_folder: Path | None = None,
     ) -> None:
         self.exercise = exercise
         self.ranks = max(case.ranks for case in cases) if exercise.on_ranks else 1
@@ -107,12 +109,11 @@ class Job:
             self._write_task(cases)
         else:
             inside = Path(sandbox.FOLDER)
-            modules = folder / MODULES
-            job_modules.copy_for_job(exercise, cases, modules)
+            modules = job_modules.copies_for_job(exercise, cases, modules_folder or folder / MODULES)
             group = self.handover.group
-            words = sandbox.command(self._command(inside), folder, {MODULES: modules}, group=group)
+            words = sandbox.command(self._command(inside), folder, modules, group=group)
             variables |= sandbox.variables()
-            variables["PYTHONPATH"] = f"{sandbox.SHOWN}/{MODULES}"
+            variables["PYTHONPATH"] = ":".join(f"{sandbox.SHOWN}/{name}" for name in modules)
             stdin = self.handover.theirs
         process: Any = forked_process.start(
             forks,
@@ -136,9 +137,12 @@ class Job:
             report = str(folder / self.report)
             options = Options(tuple(words), True, HANG_S, json=report, strict=self.exercise.is_strict)
             words = command_line(options)[2:]
-        if not self.is_sandboxed and LINUX and (not self.exercise.on_ranks or is_mpich(launch.mpiexec())):
+        can_be_forked = LINUX and (not self.exercise.on_ranks or is_mpich(launch.mpiexec()))
+        if can_be_forked and not self.is_sandboxed:
             return [forking.FORK, str(self.ranks), *words]  # the supervisor forks the ranks
-        # In a sandbox, a rank must not see the files of the process that forks ranks, so it is not forked.
+        # In a sandbox, a rank must not see the files of the supervisor: a process in there forks the ranks.
+        if can_be_forked and self.exercise.on_ranks:
+            return [sys.executable, "-m", RANKS, str(self.ranks), *words]
         python = [sys.executable, "-m"] if self.is_sandboxed else forking.stand_in(self.ranks)
         start = [*mpiexec(), "-n", str(self.ranks)] if self.exercise.on_ranks else []
         return [*start, *python, *words]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
@@ -23,8 +24,10 @@ from labkit.cli.inputs import (
 )
 from labkit.files import atomic_write
 from labkit.text import counted
+from mpiwatch.processes import cores
 
 CONFIG = Path("nbgrader_config.py")
+MOST_JOBS = 256  # submissions that are graded at a time
 NO_NBGRADER = "this command needs nbgrader: `make env ADD=grading` installs it"
 
 
@@ -121,6 +124,39 @@ def contest(download: Path, seeds: tuple[int, ...], ranks: int) -> None:
     gradebook.record(name, parts, points)
     click.echo(table)
     click.echo(f"{name}: the points of {counted(len(points), 'student')} are in the gradebook.")
+
+
+@command.command
+@click.argument("assignment")
+@click.option("--student", "names", multiple=True, help="Only this one; repeat it for several.")
+@click.option("--again", is_flag=True, help="Also those that were graded and have not changed.")
+@click.option(
+    "--jobs", type=Whole(max=MOST_JOBS), metavar="N", help="Submissions at a time. [default: the cores]"
+)
+def grade(assignment: str, names: tuple[str, ...], again: bool, jobs: int | None) -> None:
+    """Grade what students have handed in for ASSIGNMENT, several submissions at a time.
+
+    It writes nbgrader's gradebook, as `nbgrader autograde` does. Submissions that were graded and have not
+    changed are left out, so the same command goes on after Ctrl-C. If one cannot be graded, the exit status
+    is 1.
+    """
+    began = time.monotonic()
+    name, grading = known_assignment(assignment), with_nbgrader("labkit.cli.course.class_grading")
+    students = grading.students_of(name)
+    unknown = [student for student in names if student not in students]
+    if unknown:
+        raise InputError(f"{unknown[0]} has handed in nothing for {name}")
+    if not students:
+        raise InputError(f"nobody has handed in {name}: expected submitted/STUDENT/{name}/{name}.ipynb")
+    try:
+        with one_line():
+            graded = grading.grade(name, names or students, jobs or cores(), click.echo, again=again)
+    except KeyboardInterrupt:
+        raise click.ClickException("stopped; the same command grades what is left") from None
+    click.echo(grading.summary(graded, time.monotonic() - began))
+    click.echo(f"Next: nbgrader generate_feedback {name}")
+    if any(submission.error for submission in graded):
+        click.get_current_context().exit(1)
 
 
 @command.command

@@ -102,6 +102,7 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
     import numpy as np  # only on the engine, where BLAS finds its settings
     from IPython import get_ipython
 
+    from labkit import priority
     from labkit.cluster import engine_guards, failed_frame
     from labkit.cluster.completion.on_ranks import ANSWER, answer
     from labkit.cluster.places.files import files_of_this_cluster
@@ -130,6 +131,7 @@ def install_comm(deadline_s: float, clear: bool, strict: bool = False) -> tuple[
         engine_guards.restore_signals_in_children()
         failed_frame.replace_debuggers(shell)
         record_cells(shell, comm.watch, engine_guards.limit_output())
+        priority.lower(starts_checks=comm.rank == 0)  # after the watchdog's threads have begun
     path: str = comm.watch.recorder.path
     return path, cleared
 

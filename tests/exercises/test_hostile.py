@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from labkit import cores
 from labkit.checks import job, judge, judging, launching, sandbox
 from labkit.checks.exercise import Verdict
 from labkit.exercises import catalogue
@@ -93,14 +94,19 @@ def test_a_function_that_sleeps_too_long_is_a_finding() -> None:
 def test_the_time_in_which_a_rank_waits_for_a_core_does_not_count(
     gets_a_core: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A busy server gives a correct function its core later: the check must not call that an endless loop."""
-    has_ended, began = threading.Event(), time.monotonic()
-    monkeypatch.setattr(
-        job, "waited_for_core_s", lambda pid: 0.0 if gets_a_core else time.monotonic() - began
-    )
+    """A busy server gives a correct function its core later: the check must not call that an endless loop.
+
+    Nor must it call a rank endless that sleeps while it waits for one that waits for a core.
+    """
+    has_ended, began, other = threading.Event(), time.monotonic(), -1
+
+    def waited_for_core_s(pid: int) -> float:
+        return time.monotonic() - began if pid == other and not gets_a_core else 0.0
+
+    monkeypatch.setattr(cores, "waited_for_core_s", waited_for_core_s)
     monkeypatch.setattr(job, "LEAST_S", 0.2)
     monkeypatch.setattr(job.os, "kill", lambda pid, signum: has_ended.set())
-    with job._Deadline(0.1, 60.0):
+    with job._Deadline(0.1, 60.0, [os.getpid(), other]):
         assert has_ended.wait(20.0 if gets_a_core else 0.5) == gets_a_core
 
 

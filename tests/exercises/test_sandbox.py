@@ -144,10 +144,30 @@ def test_a_job_gets_no_module_with_references(name: str, tmp_path: Path) -> None
         assert f"def {name}(" not in path.read_text(), path
 
 
+def test_jobs_of_an_exercise_share_copies_of_modules_that_are_compiled(tmp_path: Path) -> None:
+    """Each process of each job compiled all of them: that was most of the time of grading."""
+    exercise = catalogue.find("average_gradients")
+    cases = list(exercise.cases())
+    places = job_modules.copies_for_job(exercise, cases, tmp_path)
+    assert job_modules.copies_for_job(exercise, cases, tmp_path) == places
+    assert {*tmp_path.iterdir()} == {*places.values()}
+    done = subprocess.run(
+        [sys.executable, "-Pvc", "import labkit.checks.job, mpiwatch.strict"],
+        check=True,
+        env={"PYTHONPATH": ":".join(map(str, places.values())), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    read = [line for line in done.stderr.splitlines() if line.startswith("# code object from")]
+    ours = [line for line in read if str(tmp_path) in line]
+    assert ours and all(line.endswith(".pyc'") for line in ours)
+
+
 def test_a_job_in_a_sandbox_knows_which_lines_are_the_labs(tmp_path: Path) -> None:
     """Otherwise findings name lines of the lab, which the student has not written."""
     exercise = catalogue.find("shift_right")
     job_modules.copy_for_job(exercise, list(exercise.cases()), tmp_path)
+    job_modules.copy_mpiwatch(tmp_path)
     code = "import labkit.comm; from mpiwatch.packages import libraries, wrappers; print(libraries, wrappers)"
     command = [sys.executable, "-P", "-c", code]
     done = subprocess.run(

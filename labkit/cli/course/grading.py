@@ -20,10 +20,12 @@ import secrets
 import stat
 import time
 from functools import cache
+from hashlib import sha256
 from html import escape
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from nbconvert.exporters import HTMLExporter
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_output
@@ -36,8 +38,10 @@ from traitlets.log import get_logger
 from labkit.checks import sandbox
 from labkit.checks.exercise import Exercise, HeadingError, Verdict, is_stub
 from labkit.checks.judging import grade_text
+from labkit.checks.transport import Unreadable, read_bytes
 from labkit.cli.course import copies, questions, sixth_report
 from labkit.cli.course.plain_files import NotPlain, copy_plain, not_plain, shared_files
+from labkit.cli.course.submissions import SUBMITTED
 from labkit.exercises import catalogue
 from labkit.files import printable
 from labkit.text import counted
@@ -49,6 +53,8 @@ MOST_CODE = 1_000_000  # characters of all code cells
 MOST_PRINTED = 20_000  # characters that a question's cell has printed
 MOST_FILES = 500  # of a submission; nbgrader reads a folder's list of names once for each file
 MOST_TIMESTAMP_BYTES = 100  # of the file of the time of a submission; nbgrader would read more for hours
+TIME = "timestamp.txt"  # of a submission: the name that nbgrader gives to the file with its time
+SUBMITTED_AS = "labkit_submitted"  # in the metadata of a graded notebook: the hash of what was handed in
 REFUSED = "refused"  # the course's folder of what students have handed in and nbgrader must not read
 
 
@@ -61,7 +67,7 @@ def configure(c: Any) -> None:
     c.ExchangeFactory.collect = Collect
     c.GenerateFeedback.exporter_class = FeedbackPage
     # nbgrader reads the time of a submission that was graded or collected before, ahead of all hooks.
-    for timestamp in Path("submitted").glob("*/*/timestamp.txt"):
+    for timestamp in Path(SUBMITTED).glob(f"*/*/{TIME}"):
         refuse_what_is_no_time(timestamp)
 
 
@@ -190,7 +196,9 @@ class CheckExercises(preprocessors.NbGraderPreprocessor):
     """Judge the exercises of a submitted notebook, without running it."""
 
     def preprocess(self, nb: Any, resources: Any) -> tuple[Any, Any]:
-        add_missing_checks(nb, resources["nbgrader"])
+        about = resources["nbgrader"]
+        nb.metadata[SUBMITTED_AS] = digest(about["student"], about["assignment"])
+        add_missing_checks(nb, about)
         code = [cell for cell in nb.cells if cell.cell_type == "code"]
         solved: set[str] = set()  # exercises above whose answer is right
         for index, cell in enumerate(code):
@@ -200,13 +208,40 @@ class CheckExercises(preprocessors.NbGraderPreprocessor):
                 # A student can have moved the cells. Then the answer may stand below the check.
                 cells = above if copies.answer(name, above) else code
                 began = time.monotonic()
-                cell.outputs = [output(name, copies.answer_with_helpers(name, cells, solved))]
+                cell.outputs = [self.judge(name, copies.answer_with_helpers(name, cells, solved))]
                 fit_points(cell)
                 if is_correct(cell.outputs[0]):
                     solved.add(name)
                 verdict = "correct" if is_correct(cell.outputs[0]) else "not correct"
                 self.log.info("%s: %s, after %.1f s", name, verdict, time.monotonic() - began)
         return nb, resources
+
+    def judge(self, name: str, text: str) -> Any:
+        """Judge the text of the cell that defines a function, and return the output of the check cell."""
+        return output(name, text)
+
+
+def digest(student: str, assignment: str) -> str:
+    """Return a hash of what nbgrader reads of a submission: notebook and time; empty if it cannot be read."""
+    folder = Path(SUBMITTED, student, assignment)
+    try:
+        files = [read_bytes(folder / name, MOST_NOTEBOOK_BYTES) for name in (f"{assignment}.ipynb", TIME)]
+    except Unreadable:
+        return ""
+    return sha256(b"".join(sha256(content).digest() for content in files)).hexdigest()
+
+
+def is_graded(student: str, assignment: str) -> bool:
+    """Return whether a submission was graded to its end, and has not changed since then.
+
+    nbgrader writes the notebook twice: before it grades, without outputs of checks, and after that.
+    """
+    path = Path("autograded", student, assignment, f"{assignment}.ipynb")
+    try:
+        notebook = nbformat.read(path, as_version=4)
+    except (OSError, ValueError):
+        return False
+    return notebook.metadata.get(SUBMITTED_AS) == (digest(student, assignment) or None)
 
 
 def is_check(cell: Any) -> bool:
@@ -428,7 +463,7 @@ def set_aside_from(folder: Path, notebooks: list[Path]) -> None:
             _move_to_refused(path, "a file whose name is no text")
     if len(files) > MOST_FILES:
         leave_the_notebook_alone(folder)
-    refuse_what_is_no_time(folder / "timestamp.txt")
+    refuse_what_is_no_time(folder / TIME)
     for path in notebooks:
         if path.is_file() and path.stat().st_size > MOST_NOTEBOOK_BYTES:
             _move_to_refused(path, f"larger than {MOST_NOTEBOOK_BYTES >> 20} MB")
@@ -450,7 +485,7 @@ def leave_the_notebook_alone(folder: Path) -> None:
     """Move all of a submission to REFUSED, besides the notebook and its time."""
     refused = _move_to_refused(folder, f"a folder of more than {MOST_FILES} files, besides the notebook")
     folder.mkdir()
-    for name in (f"{folder.name}.ipynb", "timestamp.txt"):
+    for name in (f"{folder.name}.ipynb", TIME):
         if (refused / name).is_file():
             (refused / name).rename(folder / name)
 

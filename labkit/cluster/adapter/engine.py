@@ -106,6 +106,7 @@ def run_engine(*, has_nanny: bool) -> None:
             await super().register()
             self.session.metadata = {}
 
+    app.Heart = heart_in_the_engines_context()
     if has_nanny:
         app.start_nanny = fork_nanny()  # now, before MPI, threads and sockets exist
     take_signals(IPythonParallelKernel)
@@ -114,6 +115,23 @@ def run_engine(*, has_nanny: bool) -> None:
     if mpi is not None:  # else the engine initialises it as it imports it
         mpi.Init_thread()
     Engine.launch_instance()
+
+
+def heart_in_the_engines_context() -> Any:
+    """Return ipyparallel's class for what answers the controller's pings, with two threads less.
+
+    ipyparallel gives it a context of ZeroMQ of its own, which has two threads. The attribute `device` is not
+    documented.
+    """
+    import zmq  # noqa: PLC0415  (`import_all` comes first)
+    from ipyparallel.controller import heartmonitor  # noqa: PLC0415
+
+    class Heart(heartmonitor.Heart):
+        def start(self) -> Any:
+            self.device.context_factory = zmq.Context.instance
+            return super().start()
+
+    return Heart
 
 
 def take_signals(kernel: Any) -> None:
