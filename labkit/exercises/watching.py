@@ -79,7 +79,8 @@ def run_case(function: Callable[..., Any], *, powers: bool = True) -> Any:
             comm = world.Split(colour, world.rank)
         # For the reference: a report about the function then counts its own collectives alone.
         apart: Any = world.Split(colour, world.rank) if sessions.is_recording() else None
-    _notes["ranks"] = case.ranks
+    if sessions.is_recording():
+        _notes["ranks"] = case.ranks
     if world.rank >= case.ranks:
         return None
     if comm is not world:
