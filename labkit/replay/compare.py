@@ -51,7 +51,8 @@ def compare(trace: Trace, expected: Trace) -> Comparison:
         or _of_places(yours, theirs)
     )
     rows = _rows_by_round(yours, theirs) or _rows_by_link(yours, theirs)
-    rows += _rows_of_collectives(trace, expected)
+    of_collectives = _rows_of_collectives(trace, expected)
+    rows += of_collectives if rows else _table("", of_collectives)
     if not difference and not rows:
         difference = _of_contents(yours, theirs) or _of_collectives_contents(trace, expected)
     sentence = difference
@@ -103,7 +104,7 @@ def _of_collectives(
     if not theirs and missing:
         names = ", ".join(missing)
         if has_ended_early(trace):
-            return f"It ended before every rank had called {names}, as one right way does."
+            return f"The run ended before every rank had called {names}, as one right way does."
         return f"Your function does not call {names}, as one right way does."
     return ""
 

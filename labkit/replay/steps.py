@@ -45,7 +45,7 @@ def changes(trace: Trace, row_of: Callable[[str], int] = line_in_cell) -> list[C
     ]
     for rank, log in trace.logs.items():  # a rank that has ended computes no longer
         has_raised = any(event.kind is Kind.RAISED or event.never_ended for event in log.events)
-        if log.end_s is not None and not has_raised and log.end_s < trace.end_s:
+        if log.end_s is not None and not has_raised and log.end_s <= trace.end_s:
             all_changes.append(Change(log.end_s, rank, 0, "has ended", ""))
     return sorted(all_changes, key=lambda change: change.time_s)
 

@@ -82,8 +82,9 @@ def test_the_headline_names_the_call_and_the_line_of_an_error() -> None:
     expected[0].collective(3, 4, "Reduce_scatter")
     said = headlines(trace, report, compare(trace, trace_of(expected)), CaseNotes(ranks=1))
     assert said[0] == "ValueError on rank 0: wrong datatype, in Reduce_scatter (cell [9] line 3)"
-    assert said[1] == "It ended before every rank had called Allgatherv, as one right way does."
+    assert said[1] == "The run ended before every rank had called Allgatherv, as one right way does."
     assert len(said) == 2
+    assert compare(trace, trace_of(expected)).rows[0] == ("", "yours", "one right way")
 
 
 def test_nothing_is_said_to_be_alike_after_an_error() -> None:
