@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ipyparallel.error import NoEnginesRegistered
 from IPython.display import display
 
 from labkit.cluster.adapter.client import futures
-from labkit.cluster.engine_setup import begin_recording, end_recording
+from labkit.cluster.engine_setup import begin_recording, case_notes, cell_texts, end_recording
 from labkit.cluster.failures import failures
 from labkit.cluster.ranks import Ranks
 from mpiwatch.trace import RankLog, merge, read, read_file
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # a kernel loads it, and NumPy, with the first replay
 
 START_S = 10.0  # for idle ranks to begin a recording, which takes milliseconds
 END_S = 10.0  # for them to send it
+NOTES_S = 2.0  # for them to say what the case was
 
 
 replays: deque[Replay] = deque(maxlen=1)  # the last one of this notebook
@@ -68,6 +70,17 @@ class Recording:
                 os.unlink(path)  # of a rank that was killed on this machine
         return logs
 
+    def ask(self, function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[int, dict[str, Any]]:
+        """Return what a function returns on each rank that responds in time."""
+        answers: dict[int, dict[str, Any]] = {}
+        with contextlib.suppress(Exception):  # as above
+            asked = self.ranks.client[:].apply_async(function, *arguments)
+            asked.wait(NOTES_S)
+            for rank, future in futures(asked).items():
+                if future.done() and isinstance(future.result(), dict):
+                    answers[rank] = future.result()
+        return answers
+
 
 def run_recorded(ranks: Ranks, run_cell: Any, source: str) -> Any:
     """Call `run_cell`, which runs a cell on the ranks, and show what they did; `source`: the cell as typed.
@@ -80,7 +93,9 @@ def run_recorded(ranks: Ranks, run_cell: Any, source: str) -> Any:
 
 
 def _run_recorded(ranks: Ranks, run_cell: Any, source: str) -> Any:
-    from labkit.replay.page import Replay  # noqa: PLC0415  (see above)
+    from labkit.replay.case import logs_of_case, notes_of  # noqa: PLC0415  (see above)
+    from labkit.replay.page import Replay  # noqa: PLC0415
+    from labkit.replay.sources import cells_named  # noqa: PLC0415
 
     recording = Recording(ranks)
     recording.start()
@@ -93,7 +108,14 @@ def _run_recorded(ranks: Ranks, run_cell: Any, source: str) -> Any:
     finally:
         logs = recording.finish()
         if logs:
-            replays.append(Replay(merge(logs), source, report))
+            notes = recording.ask(case_notes)
+            case = notes_of(notes)
+            trace = merge(logs_of_case(logs, case, notes))
+            named = cells_named(event.line for log in trace.logs.values() for event in log.events)
+            cells: dict[str, str] = {}
+            for of_rank in recording.ask(cell_texts, sorted(named)).values() if named else ():
+                cells |= of_rank
+            replays.append(Replay(trace, source, report, case, cells))
             display(replays[-1])
         else:
             print("There is no replay: the ranks' recordings are lost.")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from labkit.checks.exercise import Case, Exercise
+from labkit.checks.exercise import Case, Exercise, Outcome
 from labkit.exercises import catalogue
 from labkit.exercises.reference import reference_function
+from labkit.exercises.right_values import value_sentence
 from labkit.replay.parts import EXPECTED, POWERS, PREPARED
 from labkit.text import counted
 from mpiwatch import sessions
@@ -20,6 +22,8 @@ MOST_DIGITS = 7  # that float32 holds exactly
 POWERS_NOTE = ", where rank r contributes values of 10^r"
 
 failed_cases: dict[str, int] = {}  # of the last check in this process: the number of the case, by exercise
+findings: dict[str, str] = {}  # what the check has found in it, by exercise
+_notes: dict[str, Any] = {}  # of the last case in this process: see `take_notes`
 _communicators: list[Any] = []  # of cases that need fewer ranks than there are
 
 
@@ -35,6 +39,7 @@ def note_failure(exercise: Exercise, finding: str) -> str:
     if number is None:
         return ""
     failed_cases[exercise.name] = number
+    findings[exercise.name] = finding
     return f" To watch this case: a cell with %%replay and, below it, run_case({exercise.name})."
 
 
@@ -50,12 +55,14 @@ def run_case(function: Callable[..., Any], *, powers: bool = True) -> Any:
     All ranks call this; ranks that the case does not need return None. Without a failed check, the case is
     the first one that needs most of the ranks.
 
-    While calls are recorded, the reference runs first, apart, so that the replay can compare the messages.
+    While calls are recorded, the reference runs first, apart, so that the replay can compare the messages
+    and the results.
     With `powers`, arrays of numbers that a rank contributes hold 10 to the power of the rank, if the function
     takes one such array: then each digit of a sum says how often a rank's contribution is in it.
     """
     from mpi4py import MPI  # noqa: PLC0415  (the notebook's kernel imports labkit.exercises, and no MPI)
 
+    _notes.clear()
     exercise = catalogue.find(function.__name__)
     if not exercise.on_ranks:
         raise ValueError(f"expected a function of an exercise on ranks, got {exercise.name}")
@@ -67,28 +74,55 @@ def run_case(function: Callable[..., Any], *, powers: bool = True) -> Any:
     comm: Any = world
     with sessions.recording_part(PREPARED):
         _free_old_communicators()
+        colour = 0 if world.rank < case.ranks else MPI.UNDEFINED
         if case.ranks < world.size:
-            comm = world.Split(0 if world.rank < case.ranks else MPI.UNDEFINED, world.rank)
+            comm = world.Split(colour, world.rank)
+        # For the reference: a report about the function then counts its own collectives alone.
+        apart: Any = world.Split(colour, world.rank) if sessions.is_recording() else None
+    if sessions.is_recording():
+        _notes["ranks"] = case.ranks
     if world.rank >= case.ranks:
         return None
     if comm is not world:
         _communicators.append(comm)
+    before = list(copy.deepcopy(case.arguments[world.rank]))
+    if contributed is not None:
+        before[contributed] = np.full_like(before[contributed], 10**world.rank)
 
-    def call(called: Callable[..., Any]) -> Any:
-        arguments = list(copy.deepcopy(case.arguments[world.rank]))
-        if contributed is not None:
-            arguments[contributed] = np.full_like(arguments[contributed], 10**world.rank)
-        wrapped = comm if exercise.wrap is None else exercise.wrap(comm, case)
-        return called(wrapped, *arguments)
+    def call(called: Callable[..., Any], on: Any) -> Outcome:
+        arguments = copy.deepcopy(before)
+        wrapped = on if exercise.wrap is None else exercise.wrap(on, case)
+        return Outcome(called(wrapped, *arguments), tuple(arguments))
 
-    if sessions.is_recording():
-        if contributed is not None:
-            with sessions.recording_part(POWERS):
-                pass
-        if not exercise.many_are_right:
-            with sessions.recording_part(EXPECTED):
-                call(reference_function(exercise))
-    return call(function)
+    if not sessions.is_recording():
+        return call(function, comm).result
+    if contributed is not None:
+        with sessions.recording_part(POWERS):
+            pass
+    _communicators.append(apart)
+    with sessions.recording_part(PREPARED if exercise.many_are_right else EXPECTED):
+        right = call(reference_function(exercise), apart)
+    with sessions.recording_part(PREPARED):
+        MPI.Intracomm(apart).Barrier()  # so that the ranks begin together
+    _notes["finding"] = findings.get(exercise.name, "")
+    try:
+        got = call(function, comm)
+    finally:
+        _notes["ended_s"] = time.monotonic()
+    _notes["values"] = value_sentence(exercise, world.rank, got, right, before)
+    return got.result
+
+
+def take_notes() -> dict[str, Any]:
+    """Return what is known of the last case on this rank, and forget it; empty if there was none.
+
+    "ranks": how many it needs. "ended_s": when the function ended, by the clock of this rank. "values": how
+    the result differs from the right one, in a sentence; empty if it does not. "finding": what the check has
+    found.
+    """
+    taken = dict(_notes)
+    _notes.clear()
+    return taken
 
 
 def _case_to_run(exercise: Exercise, world: Any) -> Case:
@@ -132,7 +166,10 @@ def contributed_array(exercise: Exercise, case: Case) -> int | None:
     numbers = [
         number
         for number, argument in enumerate(arguments)
-        if isinstance(argument, np.ndarray) and argument.dtype.kind == "f" and argument.itemsize >= 4
+        if isinstance(argument, np.ndarray)
+        and argument.dtype.kind == "f"
+        and argument.itemsize >= 4
+        and argument.ndim < 2  # rows of equal values would hide which of them a function has changed
     ]
     if len(numbers) > 1:  # the others are for the result
         numbers = [number for number in numbers if number not in results]

@@ -261,7 +261,7 @@ def _noting_class() -> Any:
         def _noted(self, plain_request: MPI.Request, buffer: Any) -> MPI.Request:
             request: Any = NotedRequest(plain_request)
             # `isinstance` does not tell them apart: mpiwatch's classes of requests stand in for one another.
-            if all(StrictRequest in type(each).__mro__ for each in (request, plain_request)):
+            if all(StrictRequest in type(one).__mro__ for one in (request, plain_request)):
                 request.take_over(plain_request)
             elif hasattr(plain_request, "made"):  # in a notebook: it polls, and a recording knows it by this
                 request.made = plain_request.made

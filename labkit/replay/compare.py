@@ -5,18 +5,23 @@ There may be several right ways to send: the words call the reference's "one rig
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from labkit.replay.rounds import NoRoundsError, numbered
-from labkit.replay.words import short_line
+from labkit.replay.words import short_line, values_text
 from labkit.text import counted
 from labkit.units import approx_size
-from mpiwatch.trace import Event, Message, Trace
+from mpiwatch.trace import Event, Kind, Message, Trace
 
 MOST_ROWS = 40
+ROUNDING = 1e-4  # of values that are sums in another order, also in float32
 NOTHING = "–"
+SAME = "The messages have the same ranks and sizes as in one right way."
+ALIKE = f"{SAME} If the result is wrong, look at the values that they hold, and at what is done with them."
+DIFFERENT = "The table shows what differs from one right way."
 
 Link = tuple[int, int]  # sender and receiver
 
@@ -27,27 +32,46 @@ class Comparison(NamedTuple):
     sentence: str
     rows: list[tuple[str, str, str]]  # the head, and what differs: where, yours, expected
 
+    @property
+    def is_alike(self) -> bool:
+        """Return whether no difference is known."""
+        return self.sentence in ("", ALIKE) and not self.rows
+
 
 def compare(trace: Trace, expected: Trace) -> Comparison:
     """Return how the messages of a recording differ from the expected ones."""
     yours, theirs = _sent(trace), _sent(expected)
-    sentence = (
+    is_early = has_ended_early(trace)
+    difference = (
         _of_collectives(trace, expected, yours, theirs)
         or _of_links(yours, theirs)
         or _of_counts(yours, theirs)
         or _of_sizes(yours, theirs)
-        or _of_lost(yours)
+        or ("" if is_early else _of_lost(yours))
         or _of_places(yours, theirs)
-        or "The messages have the same ranks and sizes as in one right way. If the result is wrong, look at "
-        "the values that they hold, and at what is done with them."
     )
     rows = _rows_by_round(yours, theirs) or _rows_by_link(yours, theirs)
-    rows += _rows_of_collectives(trace, expected)
+    of_collectives = _rows_of_collectives(trace, expected)
+    rows += of_collectives if rows else _table("", of_collectives)
+    if not difference and not rows:
+        difference = _of_contents(yours, theirs) or _of_collectives_contents(trace, expected)
+    sentence = difference
+    if not difference and not is_early:
+        sentence = DIFFERENT if rows else ALIKE
     return Comparison(sentence, rows)
 
 
+def has_ended_early(trace: Trace) -> bool:
+    """Return whether a rank has ended with an error, or in a call that never returned."""
+    events = [event for log in trace.logs.values() for event in log.events]
+    return any(event.kind is Kind.RAISED or event.never_ended for event in events)
+
+
 def _sent(trace: Trace) -> list[Message]:
-    return [message for message in trace.messages if message.send is not None]
+    """Return the messages that were sent; also by a call that has failed then, if they were received."""
+    return [
+        message for message in trace.messages if message.send is not None or message.arrived_s is not None
+    ]
 
 
 def _collectives(trace: Trace) -> Counter[str]:
@@ -78,15 +102,18 @@ def _of_collectives(
         return f"Your function sends no message{instead}; one right way sends {way}."
     missing = _collectives(expected) - _collectives(trace)
     if not theirs and missing:
-        return f"Your function does not call {', '.join(missing)}, as one right way does."
+        names = ", ".join(missing)
+        if has_ended_early(trace):
+            return f"The run ended before every rank had called {names}, as one right way does."
+        return f"Your function does not call {names}, as one right way does."
     return ""
 
 
 def _of_links(yours: Sequence[Message], theirs: Sequence[Message]) -> str:
     """Return a sentence about messages to other ranks than expected; nothing if there are none."""
     mine, right = _by_link(yours), _by_link(theirs)
-    extra = sorted(set(mine) - set(right))
-    missing = sorted(set(right) - set(mine))
+    extra = [link for link in _links_in_order(yours) if link not in right]
+    missing = [link for link in _links_in_order(theirs) if link not in mine]
     if extra and missing and all((dest, source) in missing for source, dest in extra):
         source, dest = extra[0]
         there = next((link for link in missing if link[0] == source), missing[0])
@@ -103,7 +130,9 @@ def _of_links(yours: Sequence[Message], theirs: Sequence[Message]) -> str:
         source, dest = extra[0]
         sent = counted(len(mine[source, dest]), "message")
         line = _line(mine[source, dest][0])
-        return f"Rank {source} sends {sent} to rank {dest}{line}, which one right way does without."
+        is_lost = all(message.arrived_s is None for message in mine[source, dest])
+        lost = ", and which is never received" if is_lost else ""
+        return f"Rank {source} sends {sent} to rank {dest}{line}, which one right way does without{lost}."
     if missing:
         source, dest = missing[0]
         sent = counted(len(right[source, dest]), "message")
@@ -154,7 +183,8 @@ def _of_places(yours: Sequence[Message], theirs: Sequence[Message]) -> str:
     for link in sorted(right):
         for number, (message, expected) in enumerate(zip(mine[link], right[link], strict=True), 1):
             sent, right_send = message.send, expected.send
-            assert sent is not None and right_send is not None
+            if sent is None or right_send is None:
+                continue
             if sent.whole == right_send.whole > max(message.nbytes, 0) and sent.offset != right_send.offset:
                 begin, right_begin = _begin(sent), _begin(right_send)
                 return (
@@ -162,6 +192,80 @@ def _of_places(yours: Sequence[Message], theirs: Sequence[Message]) -> str:
                     f"of the array: it begins at {begin}; in one right way, at {right_begin}."
                 )
     return ""
+
+
+def _of_contents(yours: Sequence[Message], theirs: Sequence[Message]) -> str:
+    """Return a sentence about the first message that holds other values; nothing if that is not known."""
+    mine = _by_link(yours)
+    rounds = _rounds_of(theirs)
+    positions: Counter[Link] = Counter()
+    pairs = []
+    for expected in theirs:
+        link = expected.source, expected.dest
+        message = mine[link][positions[link]]
+        positions[link] += 1
+        pairs.append((rounds[id(expected)], link, message, expected))
+    for number, (source, dest), message, expected in sorted(pairs, key=lambda pair: pair[:2]):
+        sent, right_send = message.send, expected.send
+        if sent is None or right_send is None or not _holds_other_values(sent, right_send):
+            continue
+        in_round = f" in round {number}" if number else ""
+        return (
+            f"The message {source} → {dest}{in_round}{_line(message)} holds {values_text(sent)}; one right "
+            f"way sends {values_text(right_send)}."
+        )
+    return ""
+
+
+def _of_collectives_contents(trace: Trace, expected: Trace) -> str:
+    """Return a sentence about the first collective that leaves other values on a rank; else nothing."""
+    mine, right = trace.collectives, expected.collectives
+    if [one.operation for one in mine] != [one.operation for one in right]:
+        return ""
+    for one, right_one in zip(mine, right, strict=True):
+        for rank in sorted(set(one.calls) & set(right_one.calls)):
+            call, right_call = one.calls[rank], right_one.calls[rank]
+            if not call.has_failed and _holds_other_values(call, right_call):
+                place = short_line(call.line)
+                where = f" ({place})" if place else ""
+                return (
+                    f"In {call.operation}{where}, rank {rank} has {values_text(call)}; in one right way, "
+                    f"{values_text(right_call)}."
+                )
+    return ""
+
+
+def _holds_other_values(event: Event, right: Event) -> bool:
+    """Return whether two calls are known to hold different values, by more than rounding."""
+    values, right_values = event.values, right.values
+    if values is None or right_values is None or values.text or right_values.text:
+        return False
+    if values.items != right_values.items or len(values.first) != len(right_values.first):
+        return values.items != right_values.items
+    return not all(map(_is_near, values.first, right_values.first))
+
+
+def _is_near(value: object, right: object) -> bool:
+    if isinstance(value, (int, float)) and isinstance(right, (int, float)):
+        both_nan = math.isnan(value) and math.isnan(right)
+        return both_nan or math.isclose(value, right, rel_tol=ROUNDING, abs_tol=ROUNDING)
+    return value == right
+
+
+def _rounds_of(messages: Sequence[Message]) -> dict[int, int]:
+    """Return the round of each message, by its identity; 0 unless they fall into rounds."""
+    try:
+        by_round = numbered(messages)
+    except NoRoundsError:
+        return {id(message): 0 for message in messages}
+    return {id(message): number for number, of_round in by_round.items() for message in of_round}
+
+
+def _links_in_order(messages: Sequence[Message]) -> list[Link]:
+    """Return each sender and receiver once, those of the first round first."""
+    rounds = _rounds_of(messages)
+    links = sorted((rounds[id(message)], (message.source, message.dest)) for message in messages)
+    return list(dict.fromkeys(link for _, link in links))
 
 
 def _begin(send: Event) -> str:

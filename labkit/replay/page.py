@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 from labkit.colours import colour, ink_on
+from labkit.replay.case import CaseNotes
 from labkit.replay.compare import Comparison, compare
+from labkit.replay.headlines import headlines
 from labkit.replay.parts import EXPECTED
 from labkit.replay.picture import Picture
 from labkit.replay.rounds import price_sentence, schedule_of
 from labkit.replay.steps import data_for_script
-from labkit.replay.under_way import misuses
 from labkit.replay.words import cost_sentence, event_lines, notes, traffic_rows
 from labkit.schedules import Schedule
 from labkit.stepper import MAKE_STEPPER
@@ -96,14 +98,14 @@ SCRIPT = """
         state.replaceChildren();
         if (data.source.length) {
             const pre = document.createElement("pre");
-            data.source.forEach((text, index) => {
+            data.source.forEach(([number, text], index) => {
                 const row = document.createElement("div");
                 const marks = [...lines.keys()].filter(rank => lines[rank] == index + 1);
                 const left = make("span", "", "");
                 left.style.display = "inline-block";
                 left.style.minWidth = `${1.5 * Math.min(data.size, 8)}em`;
                 marks.forEach(rank => left.append(badge(rank)));
-                row.append(left, `${String(index + 1).padStart(3)}  ${text}`);
+                row.append(left, `${number.padStart(3)}  ${text}`);
                 row.style.fontWeight = now && now[2] == index + 1 ? "bold" : "normal";
                 pre.append(row);
             });
@@ -134,11 +136,21 @@ SCRIPT = """
 class Replay:
     """What the ranks of a cell did: shows itself in a notebook.
 
-    `source`: the text of the cell. `report`: why it failed, in words; empty if it ended well.
+    `source`: the text of the cell. `report`: why it failed, in words; empty if it ended well. `case`: what
+    is known of the case that it has run. `cells`: the texts of earlier cells by their numbers, as far as they
+    have made the calls.
     """
 
-    def __init__(self, trace: Trace, source: str = "", report: str = "") -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        source: str = "",
+        report: str = "",
+        case: CaseNotes | None = None,
+        cells: Mapping[str, str] | None = None,
+    ) -> None:
         self.trace, self.source, self.report = trace, source, report
+        self.case, self.cells = case or CaseNotes(), cells or {}
 
     @property
     def sentence(self) -> str:
@@ -160,7 +172,10 @@ class Replay:
     @property
     def notes(self) -> list[str]:
         """Return sentences about the messages as a schedule, and about the recording."""
-        return [*filter(None, [price_sentence(self.trace)]), *notes(self.trace)]
+        price = price_sentence(self.trace)
+        if self.case.values and "Verified" in price:  # the messages are right, and the result is not
+            price = ""
+        return [*filter(None, [price]), *notes(self.trace)]
 
     def __repr__(self) -> str:
         lines = event_lines(self.trace)
@@ -168,12 +183,17 @@ class Replay:
         if len(lines) > len(shown):
             shown.append(f"… and {len(lines) - len(shown)} more lines")
         rows = ["  ".join(cell.rjust(17) for cell in row) for row in traffic_rows(self.trace)]
-        parts = [self.report or self.sentence, *misuses(self.trace)]
         comparison = self.comparison
+        sentences = headlines(self.trace, self.report, comparison, self.case)
+        parts = [*sentences[:1], *filter(None, [self._rest_of_report]), *sentences[1:]]
         if comparison is not None:
             table = ["  ".join(cell.ljust(24) for cell in row).rstrip() for row in comparison.rows]
-            parts += ["", comparison.sentence, *table]
+            parts += ["", *table]
         return "\n".join([*parts, "", *rows, "", *shown, "", *self.notes])
+
+    @property
+    def _rest_of_report(self) -> str:
+        return self.report.strip().partition("\n")[2]
 
     def _repr_html_(self) -> str:
         """Return the page; the steps, and then the list of events, are left out if it became too large."""
@@ -186,17 +206,13 @@ class Replay:
         return html
 
     def _html(self, picture: Picture, *, with_steps: bool = True, with_events: bool = True) -> str:
-        parts = [
-            f'<div class="labkit-replay"><style>{STYLE}</style>',
-            f"<p><strong>{escape(self.sentence)}</strong></p>",
-        ]
-        parts += [f"<p><strong>{escape(text)}</strong></p>" for text in misuses(self.trace)]
+        parts = [f'<div class="labkit-replay"><style>{STYLE}</style>']
         comparison = self.comparison
-        if comparison is not None:
-            parts.append(f"<p><strong>{escape(comparison.sentence)}</strong></p>")
-            if comparison.rows:
-                parts.append(_table(comparison.rows, "beside"))
-        rest = self.report.strip().partition("\n")[2]
+        sentences = headlines(self.trace, self.report, comparison, self.case)
+        parts += [f"<p><strong>{escape(text)}</strong></p>" for text in sentences]
+        if comparison is not None and comparison.rows:
+            parts.append(_table(comparison.rows, "beside"))
+        rest = self._rest_of_report
         if rest:
             parts.append(f'<pre class="report">{escape(rest)}</pre>')
         parts.append(f'<div class="picture">{_image(picture, self.sentence)}</div>')
@@ -207,7 +223,8 @@ class Replay:
         if with_events:
             items = "".join(f"<li>{escape(line)}</li>" for line in event_lines(self.trace))
             parts.append(f"<details><summary>All events as a list</summary><ol>{items}</ol></details>")
-        parts.append(_script(picture, self.source if with_steps else None, starts_at_end=bool(self.report)))
+        data = data_for_script(picture, self.source, self.cells) if with_steps else {"steps": []}
+        parts.append(_script(picture, data, starts_at_end=bool(self.report)))
         return "\n".join([*parts, "</div>"])
 
 
@@ -229,9 +246,8 @@ def _image(picture: Picture, words: str) -> str:
     return f'<img alt="{escape(words)}" src="data:image/svg+xml;base64,{encoded}">'
 
 
-def _script(picture: Picture, source: str | None, *, starts_at_end: bool) -> str:
-    """Return the script with its data; without a `source`, there are no steps."""
-    data = data_for_script(picture, source) if source is not None else {"steps": []}
+def _script(picture: Picture, data: dict[str, Any], *, starts_at_end: bool) -> str:
+    """Return the script with its data: see `data_for_script`."""
     size = picture.trace.size
     data["start"] = len(data["steps"]) if starts_at_end else 0
     data["colours"] = [colour(rank) for rank in range(size)]

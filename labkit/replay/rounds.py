@@ -52,6 +52,7 @@ NAMES: dict[CollectiveName, str] = {
     "broadcast": "a broadcast",
 }
 SUMS = "allreduce", "reduce-scatter", "reduce"
+PER_RANK = "allgather", "reduce-scatter"  # they need one chunk for each rank
 RIVALS = {
     "allreduce": ring_allreduce,
     "reduce-scatter": ring_reduce_scatter,
@@ -252,6 +253,9 @@ def what_is_computed(trace: Trace, wanted: CollectiveName | None = None) -> Comp
                 return Computed(schedule, places, "")
     places = next((reading for reading in readings if reading.is_sent), readings[0])
     schedule = _schedule(trace, by_round, places, wanted or COLLECTIVES[0])
+    if schedule.collective in PER_RANK and schedule.chunks != schedule.p:
+        # Each message begins in an array of its own, so that its place in the whole is not seen.
+        return Computed(None, None, "it is not known which part of an array each of them holds")
     return Computed(schedule, places, _why_not(schedule))
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from labkit.replay.parts import has_powers
 from labkit.replay.picture import Picture
+from labkit.replay.sources import shown_lines
 from labkit.replay.words import COLLECTIVES, RECEIVING, SENDING, event_text, values_text
 from labkit.units import approx_size, approx_time
-from mpiwatch.trace import Event, Kind, Trace
+from mpiwatch.trace import Event, Kind, Message, Trace
 
 MOST_STEPS = 1000
 BLOCKING = Kind.SEND, Kind.RECEIVE, Kind.COLLECTIVE, Kind.WAIT, Kind.PROBE
@@ -22,7 +23,7 @@ class Change(NamedTuple):
 
     time_s: float
     rank: int
-    line: int  # in the cell; 0 if it is elsewhere
+    line: int  # the row of the shown lines; 0 if it is elsewhere
     text: str
     values: str
 
@@ -33,17 +34,24 @@ def line_in_cell(line: str) -> int:
     return int(match[1]) if match else 0
 
 
-def changes(trace: Trace) -> list[Change]:
-    """Return what changes, in the order of the times."""
+def changes(trace: Trace, row_of: Callable[[str], int] = line_in_cell) -> list[Change]:
+    """Return what changes, in the order of the times. `row_of` returns the row of a call's line."""
     size = trace.size if has_powers(trace) else 0
     all_changes = [
-        change for log in trace.logs.values() for event in log.events for change in _of_event(event, size)
+        change
+        for log in trace.logs.values()
+        for event in log.events
+        for change in _of_event(event, size, row_of)
     ]
+    for rank, log in trace.logs.items():  # a rank that has ended computes no longer
+        has_raised = any(event.kind is Kind.RAISED or event.never_ended for event in log.events)
+        if log.end_s is not None and not has_raised and log.end_s <= trace.end_s:
+            all_changes.append(Change(log.end_s, rank, 0, "has ended", ""))
     return sorted(all_changes, key=lambda change: change.time_s)
 
 
-def _of_event(event: Event, size: int) -> Iterator[Change]:
-    line, text = line_in_cell(event.line), event_text(event)
+def _of_event(event: Event, size: int, row_of: Callable[[str], int]) -> Iterator[Change]:
+    line, text = row_of(event.line), event_text(event)
     values = values_text(event, size)
     if event.kind in (Kind.COMPLETE, Kind.CANCELLED):
         if event.end_s is not None:
@@ -66,13 +74,14 @@ def _of_event(event: Event, size: int) -> Iterator[Change]:
         yield Change(event.end_s, event.rank, line, f"{text} {ending}", "")
 
 
-def data_for_script(picture: Picture, source: str) -> dict[str, Any]:
+def data_for_script(picture: Picture, source: str, cells: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return what the script needs to show each step: plain data, for JSON.
 
-    `source`: the text of the cell.
+    `source`: the text of the cell. `cells`: those of earlier cells whose functions it has called, by number.
     """
     trace = picture.trace
-    all_changes = changes(trace)
+    lines = shown_lines(trace, source, cells or {})
+    all_changes = changes(trace, lines.row_of)
     left_out = max(0, len(all_changes) - MOST_STEPS)
     texts: dict[str, int] = {}
     steps = []
@@ -86,7 +95,7 @@ def data_for_script(picture: Picture, source: str) -> dict[str, Any]:
     times = [change.time_s for change in all_changes[:MOST_STEPS]]
     return {
         "size": trace.size,
-        "source": source.splitlines() if any(change.line for change in all_changes) else [],
+        "source": lines.rows,
         "texts": list(texts),
         "steps": steps,
         "messages": list(_under_way(picture, times)),
@@ -104,5 +113,14 @@ def _under_way(picture: Picture, times: list[float]) -> Iterator[list[Any]]:
         if message.arrived_s is not None and message.arrived_s <= times[-1]:
             last = bisect_left(times, message.arrived_s)
         size = approx_size(message.nbytes) if message.nbytes >= 0 else "an object"
-        asked = "" if message.asked_s is not None else ", which nobody has asked for"
+        asked = "" if message.asked_s is not None else _not_received(picture.trace, message)
         yield [first, last, f"{message.source} → {message.dest}: {size}, tag {message.tag}{asked}"]
+
+
+def _not_received(trace: Trace, message: Message) -> str:
+    """Return why a message was not received: the receive has failed, or there was none."""
+    log = trace.logs.get(message.dest)
+    for event in log.events if log is not None else []:
+        if event.kind in RECEIVING and event.has_failed and event.error and event.peer == message.source:
+            return f": the receive of rank {message.dest} has failed"
+    return ", which nobody has asked for"

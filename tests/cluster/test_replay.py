@@ -151,6 +151,8 @@ check(shift_right)
     assert "Send to rank" in said and 'class="message"' in page
     assert "The messages go the other way round" in page and "one right way</th>" in page, page[:3000]
     assert "cell line" in page and "nb00.py" not in page  # the reference's traffic, and not its code
+    assert "Rank 0 ends with the result = " in said and "; right is " in said, said
+    assert "def shift_right(comm, array):" in page and "messages sent" in page
     assert "where rank r contributes values of 10^r" in said and " of rank 1" in page
 
 
@@ -184,7 +186,8 @@ def test_requests_that_a_check_notes_can_be_recorded(shared: Kernel) -> None:
     said = shared.run("%%replay\nrun_case(average_overlapped)")
     assert "AttributeError" not in said and "completes the request" in said, said
     page = html(shared)
-    assert "Iallreduce" in page, page
+    assert "Iallreduce" in page and "rank 2" not in page  # the case needs two ranks
+    assert "Rank 0 ends with `grads` = " in said and "`grads`" in page, said
 
 
 def test_communicators_of_cases_are_freed(shared: Kernel) -> None:
