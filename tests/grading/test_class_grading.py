@@ -70,7 +70,7 @@ def test_a_submission_that_cannot_be_graded_is_named_and_the_others_are_graded(c
     printed = grade(course, "--student", first, "--student", second, code=1)
     assert f"{first}: NOT GRADED: " in printed and f"Not graded: {first}." in printed
     assert f"{second}: " in printed and f"of {len(NAMES)} exercises correct" in printed
-    assert not (course.folder / "autograded" / first).is_dir()
+    assert not (course.folder / "autograded" / first / ASSIGNMENT).exists()
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
