@@ -39,8 +39,12 @@ CHARACTER, BOLD_CHARACTER = 5.7, 6.1  # the width of a character of a label
 BUNDLED_ABOVE = 150  # messages: then those of two ranks that leave at about the same time share an arrow
 BUNDLE_PIXELS = 16.0
 LEAST_WIDTH = 1.5  # of what a rank does, in pixels
+NARROW = 3.0  # pixels: calls and messages that take less cannot be told apart
+LONG_WAIT_S = 0.02  # more than the ranks of a cell begin apart
+LONG_PART = 0.3  # of the time: so long a wait is what the picture is about
 MOST_ARROWS = 1500  # then those that share an arrow may be further apart
 STUB = 26.0  # the length of the arrow of a message that nobody has received
+STARTS = Kind.START_SEND, Kind.START_RECEIVE, Kind.START_COLLECTIVE
 WARNING = "#D55E00"
 UNDER_LINE = 'stroke="currentColor" stroke-width="3.2" stroke-opacity="0.45"'
 PAPER = "var(--jp-layout-color0, var(--vscode-editor-background, Canvas))"
@@ -83,7 +87,9 @@ class Picture:
         times = list(_times(trace, self.spans))
         wanted = LEFT + RIGHT + PIXELS_PER_EVENT * len(set(times)) / 0.9
         self.width = min(WIDEST, max(WIDTH, wanted))
-        self.axis = Axis(times, LEFT, self.width - LEFT - RIGHT)
+        room = self.width - LEFT - RIGHT
+        to_scale = is_readable_to_scale(trace, self.spans, room)
+        self.axis = Axis(times, LEFT, room, to_scale=to_scale)
         self.brackets = {rank: _brackets(trace, rank, self.axis) for rank in trace.logs}
         rows = max((bracket.row + 1 for of_rank in self.brackets.values() for bracket in of_rank), default=0)
         self.lane = LANE + REQUEST_HEIGHT * rows
@@ -152,7 +158,7 @@ class Picture:
             yield f'<text x="{place:.1f}" y="{y + 15}" text-anchor="middle" opacity="0.75">{label}</text>'
         name, why = "time", ""
         if self.axis.is_stretched:
-            name = "time (stretched: grey)"
+            name = "time (not to scale where grey)"
             why = "<title>stretched where calls follow one another closely</title>"
         yield f'<text x="{self.width - RIGHT + 10}" y="{y + 4}" opacity="0.75">{name}{why}</text>'
 
@@ -522,6 +528,41 @@ def _message_text(bundle: Bundle) -> str:
     return f"{text}; {values}" if values else text
 
 
+def is_readable_to_scale(trace: Trace, spans: dict[int, list[Span]], pixels: float) -> bool:
+    """Return whether an axis of so many pixels can be to scale: most calls and messages are wide enough.
+
+    It can be, too, if a rank waits for another one during a large part of the time: then this is what there
+    is to see, and a stretched axis would hide it.
+    """
+    duration_s = max(trace.end_s - trace.begin_s, 1e-12)
+    for of_rank in spans.values():
+        for span in of_rank:
+            is_wait = span.what == "wait" and bool(span.awaited)
+            if is_wait and span.end_s - span.begin_s > max(LONG_WAIT_S, LONG_PART * duration_s):
+                return True
+    lengths = list(_lengths(trace))
+    narrow = [length for length in lengths if length * pixels < NARROW * duration_s]
+    return len(narrow) <= len(lengths) / 2
+
+
+def _lengths(trace: Trace) -> Iterator[float]:
+    """Yield how long each message, blocking call and request took, in seconds."""
+    for message in trace.messages:
+        if message.left_s is not None and message.arrived_s is not None:
+            yield message.arrived_s - message.left_s
+    for rank, log in trace.logs.items():
+        completed = {event.request: event for event in log.events if event.kind is Kind.COMPLETE}
+        for event in log.events:
+            if event.kind in STARTS:
+                complete = completed.get(event.request)
+                end_s = complete.end_s if complete is not None else None
+            elif event.kind in (Kind.SEND, Kind.RECEIVE, Kind.COLLECTIVE, Kind.PROBE):
+                end_s = event.end_s
+            else:
+                continue
+            yield (trace.end_of(rank) if end_s is None else end_s) - event.begin_s
+
+
 def _times(trace: Trace, spans: dict[int, list[Span]]) -> Iterator[float]:
     """Yield the times that a picture keeps apart."""
     yield from (trace.begin_s, trace.end_s)
@@ -543,8 +584,7 @@ def _brackets(trace: Trace, rank: int, axis: Axis) -> list[Bracket]:
     free_from: list[float] = []
     brackets = []
     for event in events:
-        is_start = event.kind in (Kind.START_SEND, Kind.START_RECEIVE, Kind.START_COLLECTIVE)
-        if not is_start or not event.request:
+        if event.kind not in STARTS or not event.request:
             continue
         end = ends.get(event.request)
         left = axis.x(event.begin_s)
