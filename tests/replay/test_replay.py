@@ -152,11 +152,22 @@ def test_an_error_is_a_mark_of_its_own(caught: bool) -> None:
     assert "Send to rank 1, 8 B never ended" not in texts
 
 
-def test_texts_stand_above_the_lines_of_messages() -> None:
-    for trace in ring(), deadlock(), many():
+def test_texts_stand_above_the_lines_of_messages_and_their_backgrounds_below() -> None:
+    for trace in ring(), many():
         svg = Picture(trace).svg()
-        last_arrow = max(svg.rfind('class="message"'), svg.rfind('class="lost"'))
-        assert last_arrow < svg.index('font-size="10" opacity="0.85"')
+        background = svg.rindex('class="background"')
+        assert background < svg.index('class="message"')
+        assert svg.rindex('class="message"') < svg.index('font-size="10" opacity="0.85"')
+
+
+def test_no_label_hides_a_line_that_is_wrong() -> None:
+    svg = Picture(deadlock()).svg()
+    assert svg.rindex('font-size="10" opacity="0.85"') < svg.index('class="lost"')
+    those = ranks(2)
+    those[0].add(Kind.START_SEND, "Isend", 10.0, 10.1, peer=1, nbytes=800, request=1, line="cell line 4: `a`")
+    those[1].receive(0, 5.0, 20.0)
+    svg = Picture(trace_of(those)).svg()
+    assert svg.rindex('font-size="10" opacity="0.85"') < svg.index("no wait has seen it complete")
 
 
 def test_the_list_of_events_is_in_the_order_of_their_times() -> None:
