@@ -13,6 +13,8 @@ from labkit.checks.exercise import Exercise, Outcome
 from labkit.text import counted
 
 MOST_SHOWN = 8  # values of an array
+FEW_VALUES = 4  # of an input: so many are shown
+MOST_TEXT = 40  # characters of an input that is no array and no number
 
 
 class ResultPart(NamedTuple):
@@ -30,6 +32,44 @@ def value_sentence(exercise: Exercise, rank: int, got: Outcome, right: Outcome, 
         if difference(part.got, part.right, _tolerance(exercise, before), part.name):
             return _sentence(exercise, rank, part, before)
     return ""
+
+
+def inputs_line(exercise: Exercise, arguments: Sequence[tuple[Any, ...]]) -> str:
+    """Return what a function gets, in a line: its parameters by name, with what differs between the ranks.
+
+    `arguments`: a tuple for each rank, without the communicator.
+    """
+    names = list(inspect.signature(exercise.reference).parameters)[exercise.on_ranks :]
+    texts = [
+        _by_rank(name, [_input(of_rank[number]) for of_rank in arguments])
+        for number, name in enumerate(names)
+        if number < len(arguments[0])
+    ]
+    return f"Inputs: {'; '.join(texts)}." if texts else ""
+
+
+def _by_rank(name: str, texts: Sequence[str]) -> str:
+    """Return a parameter and its value, once if it is the same on all ranks."""
+    if len(set(texts)) == 1:
+        return f"{name} = {texts[0]}" if len(texts) == 1 else f"{name} = {texts[0]} on every rank"
+    shown = [f"{text} on rank {rank}" for rank, text in enumerate(texts[:MOST_SHOWN])]
+    return f"{name} = {', '.join(shown)}{', …' if len(texts) > MOST_SHOWN else ''}"
+
+
+def _input(value: Any) -> str:
+    """Return an input in a few words: a number's value; an array's dtype, shape and few values."""
+    if isinstance(value, np.ndarray):
+        shape = counted(len(value), "value") if value.ndim == 1 else f"shape {value.shape}"
+        values = f" {_values(value)}" if 0 < value.size <= FEW_VALUES else ""
+        return f"{value.dtype}{values} ({shape})"
+    if isinstance(value, (float, np.floating)):
+        return f"{value:.3g}"
+    if callable(value):
+        return "a function"
+    text = repr(value)
+    if isinstance(value, (list, tuple)) and (len(text) > MOST_TEXT or "array(" in text):
+        return f"{type(value).__name__} of {len(value)}"
+    return text if len(text) <= MOST_TEXT else f"{type(value).__name__}"
 
 
 def _parts(exercise: Exercise, got: Outcome, right: Outcome, before: Sequence[Any]) -> Iterator[ResultPart]:

@@ -13,7 +13,7 @@ import numpy as np
 from labkit.checks.exercise import Case, Exercise, Outcome
 from labkit.exercises import catalogue
 from labkit.exercises.reference import reference_function
-from labkit.exercises.right_values import value_sentence
+from labkit.exercises.right_values import inputs_line, value_sentence
 from labkit.replay.parts import EXPECTED, POWERS, PREPARED
 from labkit.text import counted
 from mpiwatch import sessions
@@ -79,15 +79,16 @@ def run_case(function: Callable[..., Any], *, powers: bool = True) -> Any:
             comm = world.Split(colour, world.rank)
         # For the reference: a report about the function then counts its own collectives alone.
         apart: Any = world.Split(colour, world.rank) if sessions.is_recording() else None
+    inputs = inputs_line(exercise, _with_powers(case, contributed))
     if sessions.is_recording():
-        _notes["ranks"] = case.ranks
+        _notes["ranks"], _notes["inputs"] = case.ranks, f"Case: {case.label}. {inputs}"
+    elif world.rank == 0:
+        print(inputs)
     if world.rank >= case.ranks:
         return None
     if comm is not world:
         _communicators.append(comm)
-    before = list(copy.deepcopy(case.arguments[world.rank]))
-    if contributed is not None:
-        before[contributed] = np.full_like(before[contributed], 10**world.rank)
+    before = list(copy.deepcopy(_with_powers(case, contributed)[world.rank]))
 
     def call(called: Callable[..., Any], on: Any) -> Outcome:
         arguments = copy.deepcopy(before)
@@ -113,12 +114,23 @@ def run_case(function: Callable[..., Any], *, powers: bool = True) -> Any:
     return got.result
 
 
+def _with_powers(case: Case, contributed: int | None) -> list[tuple[Any, ...]]:
+    """Return each rank's arguments; the contributed array of rank r, if there is one, holds values 10^r."""
+    by_rank = []
+    for rank, arguments in enumerate(case.arguments):
+        of_rank = list(arguments)
+        if contributed is not None:
+            of_rank[contributed] = np.full_like(of_rank[contributed], 10**rank)
+        by_rank.append(tuple(of_rank))
+    return by_rank
+
+
 def take_notes() -> dict[str, Any]:
     """Return what is known of the last case on this rank, and forget it; empty if there was none.
 
     "ranks": how many it needs. "ended_s": when the function ended, by the clock of this rank. "values": how
     the result differs from the right one, in a sentence; empty if it does not. "finding": what the check has
-    found.
+    found. "inputs": what the function gets, in a line.
     """
     taken = dict(_notes)
     _notes.clear()

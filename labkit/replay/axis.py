@@ -1,4 +1,4 @@
-"""The time axis of a picture: to scale, but stretched where calls follow one another closely."""
+"""The time axis of a picture: to scale, or stretched where calls follow one another closely."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ TICK_PIXELS = 90.0
 
 
 class Axis:
-    """Places times on a picture: each two neighbouring events are a few pixels apart at least."""
+    """Places times on a picture: each two neighbouring events are a few pixels apart at least.
 
-    def __init__(self, times: Iterable[float], left: float, width: float) -> None:
+    `to_scale`: lengths can be compared everywhere, and events may be closer together.
+    """
+
+    def __init__(self, times: Iterable[float], left: float, width: float, *, to_scale: bool = False) -> None:
         self.times = sorted(set(times))
         self.left, self.width = left, width
         gaps = [after - before for before, after in zip(self.times, self.times[1:], strict=False)]
-        least = min(LEAST_GAP, MOST_STRETCHED * width / max(1, len(gaps)))
+        least = 0.0 if to_scale else min(LEAST_GAP, MOST_STRETCHED * width / max(1, len(gaps)))
         scale = _scale(gaps, least, width)
         self.places = [left]
         for gap in gaps:

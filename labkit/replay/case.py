@@ -12,12 +12,14 @@ class CaseNotes(NamedTuple):
     """What the ranks say of a case.
 
     `ranks`: how many it needs; 0 if the cell has run none. `values`: how the first rank's result that is
-    wrong differs from the right one; empty if none does. `finding`: what the check has found.
+    wrong differs from the right one; empty if none does. `finding`: what the check has found. `inputs`: what
+    the function gets, in a line.
     """
 
     ranks: int = 0
     values: str = ""
     finding: str = ""
+    inputs: str = ""
 
 
 def notes_of(by_rank: Mapping[int, Mapping[str, Any]]) -> CaseNotes:
@@ -25,7 +27,8 @@ def notes_of(by_rank: Mapping[int, Mapping[str, Any]]) -> CaseNotes:
     ranks = max((of_rank.get("ranks", 0) for of_rank in by_rank.values()), default=0)
     values = [of_rank["values"] for _, of_rank in sorted(by_rank.items()) if of_rank.get("values")]
     findings = [of_rank["finding"] for _, of_rank in sorted(by_rank.items()) if of_rank.get("finding")]
-    return CaseNotes(ranks, values[0] if values else "", findings[0] if findings else "")
+    inputs = [of_rank["inputs"] for _, of_rank in sorted(by_rank.items()) if of_rank.get("inputs")]
+    return CaseNotes(ranks, *(texts[0] if texts else "" for texts in (values, findings, inputs)))
 
 
 def logs_of_case(

@@ -229,8 +229,8 @@ def _of_collectives_contents(trace: Trace, expected: Trace) -> str:
                 place = short_line(call.line)
                 where = f" ({place})" if place else ""
                 return (
-                    f"In {call.operation}{where}, rank {rank} has {values_text(call)}; in one right way, "
-                    f"{values_text(right_call)}."
+                    f"After {call.operation}{where}, rank {rank} has {values_text(call)}; in one "
+                    f"right way, {values_text(right_call)}."
                 )
     return ""
 

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from labkit.replay.case import CaseNotes
 from labkit.replay.compare import SAME, Comparison, has_ended_early
 from labkit.replay.under_way import misuses
-from labkit.replay.words import cost_sentence, short_line
+from labkit.replay.words import cost_sentence, plain_error, short_line
 from labkit.text import ranks_phrase
 from labkit.units import approx_size
 from mpiwatch.trace import Event, Kind, Trace
 
+HANG = "the ranks hang"  # in what a check finds
+IN_SEND = "is waiting in Send ("
+WHOLE_ARRAYS = "allreduce", "bcast", "reduce"
+MOST_NUMBERS = 8
+MOST_ITEMS = 10_000  # of the array of a case
 LONG_S = 1.0  # a case that takes less is about what is right, not about time
 STARTS = Kind.START_SEND, Kind.START_RECEIVE, Kind.START_COLLECTIVE
 
 
 def headlines(trace: Trace, report: str, comparison: Comparison | None, case: CaseNotes) -> list[str]:
     """Return the sentences, the fault first. `report`: why the cell has failed; empty if it ended well."""
-    first = report.strip().partition("\n")[0]
+    first = plain_error(report.strip().partition("\n")[0])
     about = [f"{first}{_where_raised(trace)}"] if first else []
     about += [*_too_long(trace), *misuses(trace)]
     if not has_ended_early(trace):
         about += never_waited_for(trace)
     if case.values:
-        about.append(case.values)
+        about += [case.values, *left_out_values(trace)]
     elif case.finding and not report:
-        finding = case.finding.rstrip(".")
-        about.append(f"In this run, no value is seen to be wrong. The check has found: {finding}.")
+        about.append(_finding_sentence(trace, case.finding.rstrip(".")))
     if comparison is not None and comparison.sentence:
         is_known = bool(case.values or case.finding)
         about.append(SAME if comparison.is_alike and is_known else comparison.sentence)
@@ -36,6 +40,61 @@ def headlines(trace: Trace, report: str, comparison: Comparison | None, case: Ca
         cost = cost_sentence(trace)
         about = [*about, cost] if case.ranks else [cost, *about]
     return about
+
+
+def is_explained(trace: Trace, report: str, case: CaseNotes) -> bool:
+    """Return whether it is known why a cell went wrong, so that other messages are only a consequence."""
+    has_raised = any(event.kind is Kind.RAISED for log in trace.logs.values() for event in log.events)
+    return has_raised or bool(report) or (HANG in case.finding and not case.values)
+
+
+def _finding_sentence(trace: Trace, finding: str) -> str:
+    """Return what the check has found, of a run that has ended with right values."""
+    if HANG in finding and not has_ended_early(trace):
+        may_hang = "the ranks hang if Send does not buffer" if IN_SEND in finding else "the ranks can hang"
+        return f"The check has found: {finding.replace(HANG, may_hang)}. This run got through."
+    return f"The check has found: {finding}."
+
+
+def left_out_values(trace: Trace) -> Iterator[str]:
+    """Yield a sentence for the first rank of whose array only a part was in collectives.
+
+    Only collectives count that take the same part of each rank's array.
+    """
+    for rank, log in trace.logs.items():
+        calls = [event for event in log.events if event.operation.lstrip("I").lower() in WHOLE_ARRAYS]
+        calls = [event for event in calls if event.whole > 0 and event.values and event.values.items > 0]
+        arrays = {(event.address - event.offset, event.whole) for event in calls}
+        if len(arrays) != 1:
+            continue
+        item = calls[0].nbytes // calls[0].values.items if calls[0].values else 0
+        if item < 1 or calls[0].whole // item > MOST_ITEMS:
+            continue
+        covered = {
+            number
+            for event in calls
+            for number in range(event.offset // item, (event.offset + event.nbytes) // item)
+        }
+        left_out = [number for number in range(calls[0].whole // item) if number not in covered]
+        if left_out:
+            were = "was" if len(left_out) == 1 else "were"
+            names = list(dict.fromkeys(event.operation for event in calls))
+            calls_text = f"{len(calls)} calls" if len(calls) > 1 else "the call"
+            yield (
+                f"{_numbers_text(left_out)} of rank {rank}'s array of {calls[0].whole // item} {were} in no "
+                f"{' or '.join(names)}: {calls_text} took the others."
+            )
+            return
+
+
+def _numbers_text(numbers: Sequence[int]) -> str:
+    """Return "Value 3", "Values 3–5" or "Values 3, 5, …"."""
+    if len(numbers) == 1:
+        return f"Value {numbers[0]}"
+    if numbers[-1] - numbers[0] + 1 == len(numbers):
+        return f"Values {numbers[0]}–{numbers[-1]}"
+    shown = ", ".join(map(str, numbers[:MOST_NUMBERS]))
+    return f"Values {shown}{', …' if len(numbers) > MOST_NUMBERS else ''}"
 
 
 def _too_long(trace: Trace) -> Iterator[str]:

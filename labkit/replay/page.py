@@ -13,13 +13,13 @@ from typing import Any
 
 from labkit.colours import colour, ink_on
 from labkit.replay.case import CaseNotes
-from labkit.replay.compare import Comparison, compare
-from labkit.replay.headlines import headlines
+from labkit.replay.compare import Comparison, compare, has_ended_early
+from labkit.replay.headlines import headlines, is_explained
 from labkit.replay.parts import EXPECTED
 from labkit.replay.picture import Picture
 from labkit.replay.rounds import price_sentence, schedule_of
 from labkit.replay.steps import data_for_script
-from labkit.replay.words import cost_sentence, event_lines, notes, traffic_rows
+from labkit.replay.words import cost_sentence, event_lines, notes, plain_error, traffic_rows
 from labkit.schedules import Schedule
 from labkit.stepper import MAKE_STEPPER
 from mpiwatch.trace import Trace
@@ -156,14 +156,16 @@ class Replay:
     def sentence(self) -> str:
         """Return what cost the time, or of a cell that failed, the first line of its report."""
         if self.report:
-            return self.report.strip().splitlines()[0]
+            return plain_error(self.report.strip().splitlines()[0])
         return cost_sentence(self.trace)
 
     @property
     def comparison(self) -> Comparison | None:
         """Return how the traffic differs from what was expected; None if that was not recorded."""
         expected = self.trace.part(EXPECTED)
-        return None if expected is None else compare(self.trace, expected)
+        if expected is None or is_explained(self.trace, self.report, self.case):
+            return None
+        return compare(self.trace, expected)
 
     def schedule(self) -> tuple[Schedule, int]:
         """Return what the ranks sent as a schedule, and the bytes of its array: see `rounds.schedule_of`."""
@@ -173,7 +175,7 @@ class Replay:
     def notes(self) -> list[str]:
         """Return sentences about the messages as a schedule, and about the recording."""
         price = price_sentence(self.trace)
-        if self.case.values and "Verified" in price:  # the messages are right, and the result is not
+        if self.case.values or self.case.finding or has_ended_early(self.trace):  # the fault is elsewhere
             price = ""
         return [*filter(None, [price]), *notes(self.trace)]
 
@@ -185,7 +187,8 @@ class Replay:
         rows = ["  ".join(cell.rjust(17) for cell in row) for row in traffic_rows(self.trace)]
         comparison = self.comparison
         sentences = headlines(self.trace, self.report, comparison, self.case)
-        parts = [*sentences[:1], *filter(None, [self._rest_of_report]), *sentences[1:]]
+        inputs = [self.case.inputs] if self.case.inputs else []
+        parts = [*sentences[:1], *filter(None, [self._rest_of_report]), *sentences[1:], *inputs]
         if comparison is not None:
             table = ["  ".join(cell.ljust(24) for cell in row).rstrip() for row in comparison.rows]
             parts += ["", *table]
@@ -210,6 +213,8 @@ class Replay:
         comparison = self.comparison
         sentences = headlines(self.trace, self.report, comparison, self.case)
         parts += [f"<p><strong>{escape(text)}</strong></p>" for text in sentences]
+        if self.case.inputs:
+            parts.append(f'<p class="inputs">{escape(self.case.inputs)}</p>')
         if comparison is not None and comparison.rows:
             parts.append(_table(comparison.rows, "beside"))
         rest = self._rest_of_report

@@ -20,6 +20,10 @@ from labkit.replay.words import (
     RECEIVING,
     cost_sentence,
     event_text,
+    failed_receive,
+    has_failed,
+    is_too_large,
+    plain_error,
     short_line,
     values_text,
 )
@@ -39,8 +43,12 @@ CHARACTER, BOLD_CHARACTER = 5.7, 6.1  # the width of a character of a label
 BUNDLED_ABOVE = 150  # messages: then those of two ranks that leave at about the same time share an arrow
 BUNDLE_PIXELS = 16.0
 LEAST_WIDTH = 1.5  # of what a rank does, in pixels
+NARROW = 3.0  # pixels: calls and messages that take less cannot be told apart
+LONG_WAIT_S = 0.02  # more than the ranks of a cell begin apart
+LONG_PART = 0.3  # of the time: so long a wait is what the picture is about
 MOST_ARROWS = 1500  # then those that share an arrow may be further apart
 STUB = 26.0  # the length of the arrow of a message that nobody has received
+STARTS = Kind.START_SEND, Kind.START_RECEIVE, Kind.START_COLLECTIVE
 WARNING = "#D55E00"
 UNDER_LINE = 'stroke="currentColor" stroke-width="3.2" stroke-opacity="0.45"'
 PAPER = "var(--jp-layout-color0, var(--vscode-editor-background, Canvas))"
@@ -58,11 +66,20 @@ class Bundle(NamedTuple):
 
 
 class Bracket(NamedTuple):
-    """The life of a request, from its start to the wait that saw it complete; `end` None: there was none."""
+    """The life of a request, from its start to the wait that saw it complete; `end` None: there was none.
+
+    `is_cut`: an error, or a call that never returned, came before any wait could see it complete.
+    """
 
     start: Event
     end: Event | None
     row: int
+    is_cut: bool = False
+
+    @property
+    def is_faulty(self) -> bool:
+        """Return whether the program has forgotten the request."""
+        return self.end is None and not self.is_cut
 
 
 class Label(NamedTuple):
@@ -83,7 +100,9 @@ class Picture:
         times = list(_times(trace, self.spans))
         wanted = LEFT + RIGHT + PIXELS_PER_EVENT * len(set(times)) / 0.9
         self.width = min(WIDEST, max(WIDTH, wanted))
-        self.axis = Axis(times, LEFT, self.width - LEFT - RIGHT)
+        room = self.width - LEFT - RIGHT
+        to_scale = is_readable_to_scale(trace, self.spans, room)
+        self.axis = Axis(times, LEFT, room, to_scale=to_scale)
         self.brackets = {rank: _brackets(trace, rank, self.axis) for rank in trace.logs}
         rows = max((bracket.row + 1 for of_rank in self.brackets.values() for bracket in of_rank), default=0)
         self.lane = LANE + REQUEST_HEIGHT * rows
@@ -102,8 +121,11 @@ class Picture:
             *self._collectives(),
             *self._axis(),
             *(part for rank in range(self.trace.size) for part in self._rank(rank)),
+            *(part for rank in self.trace.logs for part in self._backgrounds(rank)),
             *self._arrows(),
             *(part for rank in self.trace.logs for part in self._texts(rank)),  # above all lines
+            *self._lost(),  # no label hides what is wrong
+            *self._forgotten(),
             *self._names(),
             *self._legend(),
             "</g>",
@@ -132,7 +154,7 @@ class Picture:
         )
         yield (
             f"<style>.{self.key} .halo{{paint-order:stroke;stroke:{PAPER};stroke-width:3px;"
-            "stroke-linejoin:round}"
+            f"stroke-linejoin:round}}.{self.key} .background{{fill:{PAPER};opacity:0.8}}"
             # A dark colour on a dark page has an outline.
             f".{self.key} rect[fill^='#']{{stroke:currentColor;stroke-width:0.8;stroke-opacity:0.6}}</style>"
         )
@@ -152,7 +174,7 @@ class Picture:
             yield f'<text x="{place:.1f}" y="{y + 15}" text-anchor="middle" opacity="0.75">{label}</text>'
         name, why = "time", ""
         if self.axis.is_stretched:
-            name = "time (stretched: grey)"
+            name = "time (not to scale where grey)"
             why = "<title>stretched where calls follow one another closely</title>"
         yield f'<text x="{self.width - RIGHT + 10}" y="{y + 4}" opacity="0.75">{name}{why}</text>'
 
@@ -172,7 +194,8 @@ class Picture:
         for span in self._visible(self.spans[rank]):
             yield from self._span(rank, span)
         for bracket in self.brackets[rank]:
-            yield from self._bracket(rank, bracket)
+            if not bracket.is_faulty:
+                yield from self._bracket(rank, bracket)
 
     def _visible(self, spans: Sequence[Span]) -> Iterator[Span]:
         """Yield spans that can be seen: of neighbours that are too narrow, the longest stands for all."""
@@ -258,8 +281,9 @@ class Picture:
                 or (event.kind is not Kind.RAISED and event.error in ended)
             ):
                 continue
-            words = event.error if event.kind is Kind.RAISED else event.error.partition(":")[0]
-            yield self._mark(self.axis.x(event.end_s), y, words, f"{event.error}; {event.line}")
+            error = plain_error(event.error)
+            words = error if event.kind is Kind.RAISED else error.partition(":")[0]
+            yield self._mark(self.axis.x(event.end_s), y, words, f"{error}; {event.line}")
 
     def _mark(self, place: float, y: float, words: str, title: str) -> str:
         """Return a cross with words, as many as there is room for, and all of them as a title."""
@@ -300,11 +324,25 @@ class Picture:
 
     def _labels(self, rank: int) -> Iterator[str]:
         """Yield the source lines of a rank's calls where there is room for them."""
-        y, free_from, last = self.y(rank) - BAR / 2 - 5, 0.0, ""
-        absences = self._absences(rank)
-        for label in absences:
+        y = self.y(rank) - BAR / 2 - 5
+        for label in self._absences(rank):
             at = f'x="{label.left:.1f}" y="{y}"'
             yield f'<text class="halo" {at} fill="{WARNING}" font-weight="bold">{label.words}</text>'
+        for label in self._labels_of_calls(rank):
+            at = f'x="{label.left:.1f}" y="{y}"'
+            yield f'<text {at} font-size="10" opacity="0.85">{escape(label.words)}</text>'
+
+    def _backgrounds(self, rank: int) -> Iterator[str]:
+        """Yield what lies behind the labels of a rank's calls: below the arrows, which it must not hide."""
+        y = self.y(rank) - BAR / 2 - 14
+        for label in self._labels_of_calls(rank):
+            at = f'x="{label.left - 1:.1f}" y="{y}"'
+            yield f'<rect class="background" {at} width="{label.right - label.left - 4:.1f}" height="11"/>'
+
+    def _labels_of_calls(self, rank: int) -> Iterator[Label]:
+        """Yield the source lines of a rank's calls, with their places, where there is room for them."""
+        free_from, last = 0.0, ""
+        absences = self._absences(rank)
         for event in self.trace.logs[rank].events:
             if event.kind in (Kind.COMPLETE, Kind.CANCELLED, Kind.RAISED):
                 continue
@@ -315,15 +353,22 @@ class Picture:
             right = place + CHARACTER * len(text) + 6
             is_free = all(right <= label.left or label.right <= place for label in absences)
             if place >= free_from and text != last and is_free:
-                at = f'x="{place:.1f}" y="{y}"'
-                yield f'<text class="halo" {at} font-size="10" opacity="0.85">{escape(text)}</text>'
+                yield Label(text, place, right)
                 free_from, last = right, text
 
     def _bracket(self, rank: int, bracket: Bracket) -> Iterator[str]:
         y = self.y(rank) + BAR / 2 + 4 + REQUEST_HEIGHT * bracket.row
         left = self.axis.x(bracket.start.begin_s)
         about = f"request of {event_text(bracket.start)}, {short_line(bracket.start.line)}"
-        if bracket.end is None:
+        if bracket.is_cut:
+            right, colour_of_line, dashes, ending = (
+                self.trace.end_of(rank),
+                colour(rank),
+                ' stroke-dasharray="4 3"',
+                "h0",
+            )
+            about += ": the rank had not seen it complete when it failed"
+        elif bracket.end is None:
             right, colour_of_line, dashes, ending = (
                 self.trace.end_of(rank),
                 WARNING,
@@ -408,8 +453,23 @@ class Picture:
         return [Bundle(messages) for messages in groups.values()]
 
     def _arrows(self) -> Iterator[str]:
+        """Yield the arrows of messages that were received."""
         for bundle in self.bundles():
-            yield from self._arrow(bundle)
+            if bundle.messages[0].arrived_s is not None:
+                yield from self._arrow(bundle)
+
+    def _lost(self) -> Iterator[str]:
+        """Yield the arrows of messages that were not received."""
+        for bundle in self.bundles():
+            if bundle.messages[0].arrived_s is None:
+                yield from self._arrow(bundle)
+
+    def _forgotten(self) -> Iterator[str]:
+        """Yield the requests that no wait has seen complete."""
+        for rank, brackets in self.brackets.items():
+            for bracket in brackets:
+                if bracket.is_faulty:
+                    yield from self._bracket(rank, bracket)
 
     def _arrow(self, bundle: Bundle) -> Iterator[str]:
         message = bundle.messages[0]
@@ -419,7 +479,7 @@ class Picture:
         begin_y, end_y = self.y(source) + down * BAR / 2, self.y(dest) - down * BAR / 2
         left = self.axis.x(message.send.begin_s)
         width = min(6.0, 1.2 + 0.45 * max(0.0, math.log2(max(1, bundle.nbytes) / 256) / 2))
-        title = f"<title>{escape(_message_text(bundle))}</title>"
+        title = f"<title>{escape(_message_text(self.trace, bundle))}</title>"
         style = f'fill="none" stroke="currentColor" stroke-width="{width:.1f}"'
         dot = f'<circle cx="{left:.1f}" cy="{begin_y}" r="2.6"/>'
         if message.arrived_s is None:
@@ -460,6 +520,15 @@ class Picture:
             parts.append(f'<text class="halo" {at} font-size="10">×{len(bundle.messages)}</text>')
         yield f'<g class="message">{"".join(parts)}</g>'
 
+    def _words_on_lost(self) -> str:
+        """Return what the messages are that did not arrive; empty if all have."""
+        errors = [failed_receive(self.trace, m) for m in self.messages if m.arrived_s is None]
+        if not errors:
+            return ""
+        if all(map(is_too_large, errors)):
+            return "message that was too large for its receive"
+        return "message whose receive has failed" if all(errors) else "message that nobody received"
+
     def _legend(self) -> Iterator[str]:
         """Yield the marks that this picture has, with their meanings."""
         y = self.height - 14
@@ -477,16 +546,20 @@ class Picture:
         never = f'<path d="M0,{y - 7}v4h22" fill="none" stroke="{WARNING}" stroke-width="2" '
         never += 'stroke-dasharray="4 3"/>'
         brackets = [bracket for of_rank in self.brackets.values() for bracket in of_rank]
-        is_open = any(bracket.end is None for bracket in brackets)
-        is_lost = any(message.arrived_s is None for message in self.messages)
+        is_open = any(bracket.is_faulty for bracket in brackets)
+        is_cut = any(bracket.is_cut for bracket in brackets)
+        cut = f'<path d="M0,{y - 7}v4h22" fill="none" stroke="{colour(0)}" stroke-width="2" '
+        cut += 'stroke-dasharray="4 3"/>'
+        lost_words = self._words_on_lost()
         entries = [
             (True, computes, "computes"),
             (True, dots, "waits"),
             (True, hatched, "transfers"),
             (bool(self.messages), arrow, "message (dashed: nobody asks for it yet)"),
-            (is_lost, lost, "message that nobody received"),
+            (bool(lost_words), lost, lost_words),
             (len(brackets) > 0, bracket, "request, from its start to its wait"),
             (is_open, never, "request that was never waited for"),
+            (is_cut, cut, "request that was not complete when the rank failed"),
             (
                 bool(self.trace.collectives),
                 f'<path d="M14,{y - 10}l5,5l-5,5l-5,-5z"/>',
@@ -507,7 +580,7 @@ class Picture:
         yield "</g>"
 
 
-def _message_text(bundle: Bundle) -> str:
+def _message_text(trace: Trace, bundle: Bundle) -> str:
     """Return what an arrow stands for."""
     first = bundle.messages[0]
     assert first.send is not None
@@ -518,8 +591,44 @@ def _message_text(bundle: Bundle) -> str:
     values = values_text(first.send)
     text = f"rank {first.source} → rank {first.dest}, tag {first.tag}{size}; {first.send.line}"
     if first.arrived_s is None:
-        text += "; no rank has received it"
+        has_failed_receive = bool(failed_receive(trace, first))
+        text += "; its receive has failed" if has_failed_receive else "; no rank has received it"
     return f"{text}; {values}" if values else text
+
+
+def is_readable_to_scale(trace: Trace, spans: dict[int, list[Span]], pixels: float) -> bool:
+    """Return whether an axis of so many pixels can be to scale: most calls and messages are wide enough.
+
+    It can be, too, if a rank waits for another one during a large part of the time: then this is what there
+    is to see, and a stretched axis would hide it.
+    """
+    duration_s = max(trace.end_s - trace.begin_s, 1e-12)
+    for of_rank in spans.values():
+        for span in of_rank:
+            is_wait = span.what == "wait" and bool(span.awaited)
+            if is_wait and span.end_s - span.begin_s > max(LONG_WAIT_S, LONG_PART * duration_s):
+                return True
+    lengths = list(_lengths(trace))
+    narrow = [length for length in lengths if length * pixels < NARROW * duration_s]
+    return len(narrow) <= len(lengths) / 2
+
+
+def _lengths(trace: Trace) -> Iterator[float]:
+    """Yield how long each message, blocking call and request took, in seconds."""
+    for message in trace.messages:
+        if message.left_s is not None and message.arrived_s is not None:
+            yield message.arrived_s - message.left_s
+    for rank, log in trace.logs.items():
+        completed = {event.request: event for event in log.events if event.kind is Kind.COMPLETE}
+        for event in log.events:
+            if event.kind in STARTS:
+                complete = completed.get(event.request)
+                end_s = complete.end_s if complete is not None else None
+            elif event.kind in (Kind.SEND, Kind.RECEIVE, Kind.COLLECTIVE, Kind.PROBE):
+                end_s = event.end_s
+            else:
+                continue
+            yield (trace.end_of(rank) if end_s is None else end_s) - event.begin_s
 
 
 def _times(trace: Trace, spans: dict[int, list[Span]]) -> Iterator[float]:
@@ -543,8 +652,7 @@ def _brackets(trace: Trace, rank: int, axis: Axis) -> list[Bracket]:
     free_from: list[float] = []
     brackets = []
     for event in events:
-        is_start = event.kind in (Kind.START_SEND, Kind.START_RECEIVE, Kind.START_COLLECTIVE)
-        if not is_start or not event.request:
+        if event.kind not in STARTS or not event.request:
             continue
         end = ends.get(event.request)
         left = axis.x(event.begin_s)
@@ -553,5 +661,5 @@ def _brackets(trace: Trace, rank: int, axis: Axis) -> list[Bracket]:
         if row >= MOST_REQUEST_ROWS or (end is not None and right - left < LEAST_WIDTH):
             continue
         free_from[row : row + 1] = [right + 3]
-        brackets.append(Bracket(event, end, row))
+        brackets.append(Bracket(event, end, row, is_cut=end is None and has_failed(trace.logs[rank])))
     return brackets

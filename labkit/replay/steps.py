@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 from labkit.replay.parts import has_powers
 from labkit.replay.picture import Picture
 from labkit.replay.sources import shown_lines
-from labkit.replay.words import COLLECTIVES, RECEIVING, SENDING, event_text, values_text
+from labkit.replay.words import (
+    COLLECTIVES,
+    RECEIVING,
+    SENDING,
+    event_text,
+    failed_receive,
+    plain_error,
+    values_text,
+)
 from labkit.units import approx_size, approx_time
 from mpiwatch.trace import Event, Kind, Message, Trace
 
@@ -58,7 +66,7 @@ def _of_event(event: Event, size: int, row_of: Callable[[str], int]) -> Iterator
             yield Change(event.end_s, event.rank, line, f"{event.operation}: the request is complete", values)
         return
     if event.kind is Kind.RAISED:
-        yield Change(event.begin_s, event.rank, line, f"has ended with {event.error}", "")
+        yield Change(event.begin_s, event.rank, line, f"has ended with {plain_error(event.error)}", "")
         return
     if event.kind not in BLOCKING:
         words = f"starts {text}"
@@ -70,7 +78,7 @@ def _of_event(event: Event, size: int, row_of: Callable[[str], int]) -> Iterator
         held = values if event.kind in (*RECEIVING, *COLLECTIVES) else ""
         yield Change(event.end_s, event.rank, line, f"computes, after {text}", held)
     elif event.end_s is not None:
-        ending = f"raised {event.error}" if event.error else "never ended"
+        ending = f"raised {plain_error(event.error)}" if event.error else "never ended"
         yield Change(event.end_s, event.rank, line, f"{text} {ending}", "")
 
 
@@ -113,14 +121,14 @@ def _under_way(picture: Picture, times: list[float]) -> Iterator[list[Any]]:
         if message.arrived_s is not None and message.arrived_s <= times[-1]:
             last = bisect_left(times, message.arrived_s)
         size = approx_size(message.nbytes) if message.nbytes >= 0 else "an object"
-        asked = "" if message.asked_s is not None else _not_received(picture.trace, message)
+        asked = ""
+        if message.asked_s is None or failed_receive(picture.trace, message):
+            asked = _not_received(picture.trace, message)
         yield [first, last, f"{message.source} → {message.dest}: {size}, tag {message.tag}{asked}"]
 
 
 def _not_received(trace: Trace, message: Message) -> str:
     """Return why a message was not received: the receive has failed, or there was none."""
-    log = trace.logs.get(message.dest)
-    for event in log.events if log is not None else []:
-        if event.kind in RECEIVING and event.has_failed and event.error and event.peer == message.source:
-            return f": the receive of rank {message.dest} has failed"
+    if failed_receive(trace, message):
+        return f": the receive of rank {message.dest} has failed"
     return ", which nobody has asked for"

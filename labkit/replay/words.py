@@ -10,7 +10,7 @@ from typing import NamedTuple
 from labkit.replay.origins import origin_text
 from labkit.text import counted, ranks_phrase
 from labkit.units import approx_size, approx_time
-from mpiwatch.trace import EVENTS, Event, Kind, Message, Span, Trace
+from mpiwatch.trace import EVENTS, Event, Kind, Message, RankLog, Span, Trace
 
 LEAST_PART = 0.1  # of the time: what takes less did not cost the time
 SLOW_FACTOR = 3.0  # a link is slow if it takes so much longer for a byte than the others
@@ -237,6 +237,37 @@ def _counts(messages: Sequence[Message | Event]) -> tuple[str, str]:
     return str(len(messages)), f"{sum(max(0, message.nbytes) for message in messages):,}"
 
 
+TOO_LARGE = "the message is too large for its receive"
+
+
+def plain_error(error: str) -> str:
+    """Return an error without MPI's words on a message that had no room: they may name the sizes reversed."""
+    before, truncated, _ = error.partition("Message truncated")
+    return f"{before}{TOO_LARGE}" if truncated else error
+
+
+def failed_receive(trace: Trace, message: Message) -> str:
+    """Return the error of the receive, or of the wait for it, that has failed for a message; else nothing."""
+    log = trace.logs.get(message.dest)
+    if log is None or message.arrived_s is not None:
+        return ""
+    for event in log.events:
+        is_receive = event.kind in RECEIVING or (event.kind is Kind.WAIT and not event.is_of_send)
+        if is_receive and event.has_failed and event.error and event.peer == message.source:
+            return event.error
+    return ""
+
+
+def is_too_large(error: str) -> bool:
+    """Return whether an error says that a message had no room."""
+    return "truncated" in error or "has room for" in error or "too large" in error
+
+
+def has_failed(log: RankLog) -> bool:
+    """Return whether a rank has ended with an error, or in a call that never returned."""
+    return any(event.kind is Kind.RAISED or event.never_ended for event in log.events)
+
+
 def event_text(event: Event) -> str:
     """Return what a call is: `Send to rank 1, tag 3, 80 bytes`."""
     parts = [event.operation]
@@ -284,11 +315,11 @@ def event_lines(trace: Trace) -> list[str]:
         if event.kind is Kind.COMPLETE:
             text = f"completes the request of call {event.request}"
         elif event.kind is Kind.RAISED:
-            text = f"ends with {event.error}"
+            text = f"ends with {plain_error(event.error)}"
         elif event.end_s is None or event.never_ended:
             text = f"{event_text(event)}: did not end"
         elif event.has_failed:
-            text = f"{event_text(event)}: raised {event.error}"
+            text = f"{event_text(event)}: raised {plain_error(event.error)}"
         else:
             text = f"{event_text(event)}, for {approx_time(event.end_s - event.begin_s)}"
         place = f" at {event.line}" if event.line else ""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from labkit.exercises import catalogue
+from labkit.exercises.right_values import inputs_line
 from labkit.replay.case import CaseNotes, logs_of_case, notes_of
 from labkit.replay.compare import compare
 from labkit.replay.headlines import headlines
 from labkit.replay.page import Replay
+from labkit.replay.parts import EXPECTED
 from labkit.replay.picture import Picture
 from labkit.replay.sources import cells_named, shown_lines
 from labkit.replay.steps import data_for_script
 from labkit.replay.words import traffic_rows
-from mpiwatch.trace import Event, Kind, Trace, Values, merge
+from mpiwatch.trace import Event, Kind, Part, Trace, Values, merge
 from tests.replay.recordings import MS, Rank, ranks, trace_of
 
 VIA = "cell line 2: `run_case(f)` via cell [9] line 3: `comm.Send(part, right)`"
@@ -189,6 +194,106 @@ def test_a_message_that_was_too_long_is_named_with_its_size() -> None:
     those[0].add(Kind.RAISED, "error", 3, 3, has_failed=True, error=error)
     said = headlines(trace_of(those), error, None, CaseNotes(2))
     assert said[1] == "Rank 1 sends 4 B to rank 0 (line 5); the buffer of that receive has less room."
+
+
+def too_large() -> Trace:
+    """Return a message that is too large for the receive of which a wait finds it out."""
+    those = ranks(2)
+    error = "Exception: Message truncated: 0 bytes received but buffer size is 4"
+    those[1].send(0, 1, 2, nbytes=4)
+    line = "cell line 4: `request = comm.Irecv(got, left)`"
+    those[0].add(Kind.START_RECEIVE, "Irecv", 1, 1.1, peer=1, request=1, line=line)
+    those[0].add(Kind.WAIT, "Wait", 1.2, 3, peer=1, request=1, has_failed=True, error=error)
+    those[0].add(Kind.RAISED, "error", 3, 3, has_failed=True, error=error)
+    return trace_of(those)
+
+
+def test_mpis_reversed_sizes_are_nowhere_on_the_page() -> None:
+    report = "Exception on rank 0: Message truncated: 0 bytes received but buffer size is 4"
+    trace = too_large()
+    assert headlines(trace, report, None, CaseNotes(2))[0].startswith(
+        "Exception on rank 0: the message is too large for its receive"
+    )
+    replay = Replay(trace, "", report)
+    for text in repr(replay), Picture(trace).svg(), str(data_for_script(Picture(trace), "")):
+        assert "buffer size" not in text
+
+
+def test_a_request_whose_wait_has_failed_is_not_forgotten() -> None:
+    svg = Picture(too_large()).svg()
+    assert "message that was too large for its receive" in svg and "nobody received" not in svg
+    assert "never waited for" not in svg and "not complete when the rank failed" in svg
+    under_way = str(data_for_script(Picture(too_large()), "")["messages"])
+    assert "the receive of rank 0 has failed" in under_way and "nobody" not in under_way
+
+
+def with_expected(those: list[Rank], expected: list[Rank]) -> Trace:
+    logs = [
+        rank.log(100.0)._replace(parts=(Part(EXPECTED, right.events),))
+        for rank, right in zip(those, expected, strict=True)
+    ]
+    return merge(logs)
+
+
+def test_consequences_of_an_error_are_left_out() -> None:
+    those, expected = ranks(1), ranks(1)
+    raises(those[0])
+    expected[0].collective(1, 2, "Allgatherv")
+    replay = Replay(with_expected(those, expected), "", "ValueError on rank 0: wrong datatype")
+    assert replay.comparison is None
+    assert "Allgatherv" not in repr(replay) and "one right way" not in replay._repr_html_()
+
+
+def test_of_a_case_with_a_finding_it_is_not_said_that_messages_cannot_be_verified() -> None:
+    trace = trace_of(pair())
+    assert "round" in " ".join(Replay(trace).notes)
+    notes = " ".join(Replay(trace, case=CaseNotes(2, "", "a request without a Wait")).notes)
+    assert "verified" not in notes.lower() and "round" not in notes
+
+
+def test_a_run_that_got_through_is_not_said_to_hang() -> None:
+    finding = "with 2 ranks: the ranks hang. Rank 0 is waiting in Send (to rank 1, tag 0) at line 9"
+    trace = trace_of(pair())
+    notes = CaseNotes(2, "", finding)
+    (said,) = headlines(trace, "", None, notes)
+    assert said == (
+        "The check has found: with 2 ranks: the ranks hang if Send does not buffer. Rank 0 is waiting in "
+        "Send (to rank 1, tag 0) at line 9. This run got through."
+    )
+    assert Replay(with_expected(pair(), ranks(2)), case=notes).comparison is None
+
+
+def test_values_that_were_in_no_collective_are_named() -> None:
+    those = ranks(1)
+    for first, count in (6, 1), (3, 3):
+        those[0].add(
+            Kind.START_COLLECTIVE, "Iallreduce", 10 + first, 11 + first, nbytes=4 * count,
+            values=Values(count, (1.0,) * count), address=1000 + 4 * first, offset=4 * first, whole=28,
+        )  # fmt: skip
+    values = "Rank 0 ends with `grads` = [1, 2]; right is [3, 4]: 2 of 2 values differ."
+    said = headlines(trace_of(those), "", None, CaseNotes(1, values))
+    assert said == [
+        values,
+        "Values 0–2 of rank 0's array of 7 were in no Iallreduce: 2 calls took the others.",
+    ]
+
+
+def test_the_inputs_of_the_case_stand_on_the_page() -> None:
+    inputs = "Case: 2 ranks. Inputs: weight = 0.33 on rank 0, 0.67 on rank 1."
+    notes = notes_of({0: {"ranks": 2, "inputs": inputs}, 1: {"ranks": 2, "inputs": inputs}})
+    replay = Replay(trace_of(pair()), case=notes)
+    assert inputs in repr(replay) and inputs in replay._repr_html_()
+
+
+def test_the_inputs_in_a_line() -> None:
+    array = np.ones(2, np.float32)
+    tree = inputs_line(catalogue.find("average_by_tree"), [(array, 1 / 3), (10 * array, 2 / 3)])
+    assert tree == (
+        "Inputs: gradient = float32 [1, 1] (2 values) on rank 0, float32 [10, 10] (2 values) on rank 1; "
+        "weight = 0.333 on rank 0, 0.667 on rank 1."
+    )
+    gather = inputs_line(catalogue.find("average_by_gather"), [(np.ones((3, 2)), 0)] * 2)
+    assert gather == ("Inputs: gradients = float64 (shape (3, 2)) on every rank; drop = 0 on every rank.")
 
 
 def test_contents_are_not_compared_where_the_rounds_differ() -> None:

@@ -152,11 +152,22 @@ def test_an_error_is_a_mark_of_its_own(caught: bool) -> None:
     assert "Send to rank 1, 8 B never ended" not in texts
 
 
-def test_texts_stand_above_the_lines_of_messages() -> None:
-    for trace in ring(), deadlock(), many():
+def test_texts_stand_above_the_lines_of_messages_and_their_backgrounds_below() -> None:
+    for trace in ring(), many():
         svg = Picture(trace).svg()
-        last_arrow = max(svg.rfind('class="message"'), svg.rfind('class="lost"'))
-        assert last_arrow < svg.index('font-size="10" opacity="0.85"')
+        background = svg.rindex('class="background"')
+        assert background < svg.index('class="message"')
+        assert svg.rindex('class="message"') < svg.index('font-size="10" opacity="0.85"')
+
+
+def test_no_label_hides_a_line_that_is_wrong() -> None:
+    svg = Picture(deadlock()).svg()
+    assert svg.rindex('font-size="10" opacity="0.85"') < svg.index('class="lost"')
+    those = ranks(2)
+    those[0].add(Kind.START_SEND, "Isend", 10.0, 10.1, peer=1, nbytes=800, request=1, line="cell line 4: `a`")
+    those[1].receive(0, 5.0, 20.0)
+    svg = Picture(trace_of(those)).svg()
+    assert svg.rindex('font-size="10" opacity="0.85"') < svg.index("no wait has seen it complete")
 
 
 def test_the_list_of_events_is_in_the_order_of_their_times() -> None:
@@ -223,6 +234,45 @@ def test_the_ticks_are_evenly_apart_and_say_where_the_axis_is_stretched() -> Non
         (10, pytest.approx(28)),
         (pytest.approx(axis.x(0.3)), pytest.approx(axis.x(0.300001))),
     ]
+
+
+def messages_after(start: float, took: float, count: int) -> Trace:
+    """Return messages between two ranks, of a length in ms each, after a start of so many ms."""
+    those = ranks(2)
+    for number in range(count):
+        begin = start + number * took
+        sender, receiver = those[number % 2], those[1 - number % 2]
+        sender.send(receiver.rank, begin, begin + took)
+        receiver.receive(sender.rank, begin, begin + took)
+    return trace_of(those, start + count * took)
+
+
+def test_a_step_with_transfers_that_can_be_seen_is_to_scale() -> None:
+    axis = Picture(messages_after(100.0, 10.0, 3)).axis
+    assert not axis.is_stretched
+    computed, transfer = axis.x(0.1) - axis.x(0.0), axis.x(0.11) - axis.x(0.1)
+    assert computed == pytest.approx(10 * transfer, rel=1e-6)
+
+
+def test_short_messages_after_a_long_start_can_be_told_apart_and_the_axis_says_so() -> None:
+    trace = messages_after(100.0, 0.05, 12)
+    picture = Picture(trace)
+    sent = [message.send.begin_s for message in trace.messages if message.send is not None]
+    places = sorted(picture.axis.x(begin_s) for begin_s in sent)
+    assert len(places) == 12 and all(after - before >= 5 for before, after in pairwise(places))
+    assert any(words.startswith("time (not to scale where grey)") for words in words_in(drawn(trace)))
+
+
+def test_a_rank_that_comes_late_is_drawn_to_scale_though_most_messages_are_short() -> None:
+    those = ranks(2)
+    those[0].receive(1, 1.0, 100.0)
+    those[1].send(0, 99.9, 100.0)
+    for number in range(12):
+        begin = 100.0 + number * 0.05
+        those[0].send(1, begin, begin + 0.05)
+        those[1].receive(0, begin, begin + 0.05)
+    axis = Picture(trace_of(those, 101.0)).axis
+    assert not axis.is_stretched and axis.x(0.05) - axis.x(0.0) == pytest.approx(axis.x(0.1) - axis.x(0.05))
 
 
 # The picture
