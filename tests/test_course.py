@@ -70,8 +70,9 @@ def test_what_is_marked_is_not_on_the_core_path() -> None:
             if cell.kind == "check":
                 assert EXERCISES[cell.task].heading.on_core_path == cell.is_core, cell.task
     cells = {cell.id: cell for cell in course_numbers.up_to("03", [""])}
-    is_core = [cells[name].is_core for name in ("read", "seen", "skew", "train", "skew-question", "beyond")]
-    assert is_core == [False, True, True, False, True, True]
+    names = "read", "seen", "skew", "exercise-accuracy-by-label-task", "train", "skew-question", "beyond"
+    is_core = [cells[name].is_core for name in names]
+    assert is_core == [False, True, True, False, True, True, True]
 
 
 def test_a_folded_cell_and_a_stub_take_no_time_to_read() -> None:
