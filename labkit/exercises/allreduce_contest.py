@@ -28,6 +28,7 @@ from labkit.schedules import (
     Schedule,
     ScheduleError,
     TimedTransfer,
+    hierarchical,
     longest_wait,
     lower_bound,
     simulate,
@@ -40,7 +41,7 @@ NBYTES = 120_000  # of the array; a link needs 40 ms for it
 MODEL = CostModel(alpha=0.5e-3, beta=1 / 3e6)
 SLOWER = 5  # the slow link, in latency and bandwidth
 UPLINK = 3  # how many times less bandwidth an uplink has than a rank's link
-COMPARED = "ring", "halving-doubling"
+COMPARED = "ring", "two-level", "tree", "recursive-doubling", "halving-doubling"  # notebook 05, section 5
 MOST = 1000, 2000, 256  # rounds, transfers, chunks
 LONGEST_S = 5.0  # simulated, on the slowest network
 MOST_TEXT = 1 << 20  # bytes of an entry's file
@@ -77,7 +78,7 @@ def networks(p: int = RANKS) -> dict[str, Network]:
 
 
 def contest(entry: Callable[[int], Iterable[Round]], p: int = RANKS) -> ContestResult | None:
-    """Simulate an entry beside the ring and halving-doubling on p ranks, and print their scores.
+    """Simulate an entry beside the algorithms of notebook 05 on p ranks, and print their scores.
 
     Return the entry's result; None, after printing why, if its schedule is no all-reduce.
     """
@@ -99,7 +100,9 @@ def contest(entry: Callable[[int], Iterable[Round]], p: int = RANKS) -> ContestR
 
 def compared(p: int) -> list[tuple[str, Schedule]]:
     """Return the schedules that every entry is compared with; brackets tell them from entries."""
-    return [(f"[{name}]", ALLREDUCE[name](p)) for name in COMPARED]
+    two_level = hierarchical(p, tuple(2 * rank // p for rank in range(p)))
+    schedules = {name: make(p) for name, make in ALLREDUCE.items()} | {"two-level": two_level}
+    return [(f"[{name}]", schedules[name]) for name in COMPARED]
 
 
 def schedule_of(rounds: Any, p: int, name: str) -> Schedule:

@@ -596,11 +596,12 @@ QUESTIONS = {
     ),
     "05-winners": (
         "Small arrays: latency counts, so few rounds win: recursive doubling on one switch, never the ring. "
-        "Messages that share an uplink wait for each other, so with an uplink the tree is as fast, although "
-        "it has more rounds. Large arrays on one switch: bytes count, and ring, two-level and "
-        "halving-doubling send equally few. With an uplink as fast as a link the ring wins, since only one "
-        "rank of a host sends to the other host at a time. A slow uplink: the ring sends 2 (p - 1) / p "
-        "arrays across it in each direction, two-level and halving-doubling only one."
+        "Messages that share an uplink wait for each other, so with an uplink the tree is as fast, and with "
+        "a slow one faster, although it has more rounds. Large arrays on one switch: bytes count, and ring, "
+        "two-level and halving-doubling send equally few: a tie. With an uplink as fast as a link the ring "
+        "wins, since only one rank of a host sends to the other host at a time. A slow uplink: the ring "
+        "sends 2 (p - 1) / p arrays across it in each direction, two-level and halving-doubling only one: "
+        "a tie of these two."
     ),
     "05-bonus-1": "Start an Irecv for each half; as the first arrives, add it and send it on, while the "
     "second is still under way. So adding overlaps with sending, and the neighbour can begin earlier. "

@@ -71,7 +71,8 @@ def test_a_folder_of_entries_becomes_a_table(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli.main, ["contest", str(tmp_path), "--ranks", "3", "--json"])
     assert done.exit_code == 0, done.output
     rows = {row["entry"]: row for row in json.loads(done.stdout)}
-    assert rows.keys() == {"ada", "twin", "[ring]", "[halving-doubling]", "link", *BAD}
+    compared = {f"[{name}]" for name in allreduce_contest.COMPARED}
+    assert rows.keys() == {"ada", "twin", "link", *compared, *BAD}
     for name, (_, words) in BAD.items():
         assert words in rows[name]["reason"] and rows[name]["place"] is None, rows[name]
     assert rows["link"]["reason"].startswith("not judged: ")
@@ -94,7 +95,9 @@ def test_contest_prints_scores_and_where_time_was_lost(capsys: pytest.CaptureFix
     result = contest(ALLREDUCE["root"], p=3)
     printed = capsys.readouterr().out
     assert result is not None and set(result.timelines) == set(allreduce_contest.networks(3))
-    assert "[halving-doubling]" in printed and "lost most time in round" in printed
+    names = "ring", "two-level", "tree", "recursive-doubling", "halving-doubling"
+    assert all(f"[{name}]" in printed for name in names)
+    assert "lost most time in round" in printed
     figure = timelines(result.timelines)
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["rank 0", "rank 1", "rank 2"]
 
