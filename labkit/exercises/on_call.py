@@ -32,13 +32,13 @@ MEAN_LIMIT = 1e-3
 NEAR = 0.02  # relative distance of a number in a diagnosis from the measured one
 
 CAUSES = {
-    "slow rank": "a rank computes four times as long as the others",
-    "slow link": "a rank's link is eight times as slow as the others",
-    "plain mean": "the mean is unweighted, though the local batches differ",
-    "same shard": "all ranks read the shard of rank 0",
-    "other start": "a rank starts with other parameters",
+    "slow rank": "one rank takes four times as long to compute",
+    "slow link": "each message from or to one rank takes eight times as long",
+    "plain mean": "each rank's gradient counts the same, although the local batches differ in size",
+    "same shard": "every rank begins at the first sample of the global batch, so all read the same samples",
+    "other start": "one rank starts from different parameters",
     "late average": "the gradients are averaged after the update",
-    "branch": "a rank leaves the loop in a branch, before a collective",
+    "branch": "one rank leaves the loop early, in an `if` that only it enters, and misses a collective",
     "none": "the job has no fault",
 }
 ON_A_RANK = frozenset({"slow rank", "slow link", "other start", "branch"})
@@ -96,7 +96,7 @@ TICKETS = (
         ("slow rank", "slow link", "none"),
     ),
     Ticket(
-        "With the same samples, several ranks end with another model than one rank.",
+        "Trained on the same samples, the job on several ranks ends with a different model from one process.",
         ("plain mean", "same shard", "other start", "late average"),
     ),
     Ticket(
@@ -105,7 +105,7 @@ TICKETS = (
     ),
     Ticket("The log ends in step 6, and nobody has seen an error.", ("branch", "slow link", "none")),
     Ticket(
-        "Nothing obvious, but the bill for reaching the same loss has doubled.",
+        "Nothing stands out, but reaching the same loss now costs twice as much.",
         ("slow rank", "slow link", "same shard", "none"),
     ),
 )
