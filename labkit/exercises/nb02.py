@@ -507,10 +507,10 @@ QUESTIONS = {
     "sum of dx · x̂ shows it, because the missing term is a multiple of x̂, which adds up to zero itself.",
     "02-sync-cost": "Seven in place of one: for each of the two layers one of the statistics, one of a "
     "count and one of the sums. Their bytes are few: (1 + 2 · 8 + 1 + 2 · 16) · 8 = 400 for the "
-    "statistics, 192 for the sums and a few for the counts, beside 7,784 for the gradient. But at each of "
-    "them all ranks wait for the slowest. If every shard is a random sample and local batches are large, "
-    "local statistics differ little from global ones; then it is not worth it, and most training uses "
-    "local ones.",
+    "statistics, 192 for the sums (float32) and 16 for the counts, beside 7,784 for the gradient. But in "
+    "each all-reduce all ranks wait for the slowest. If every shard is a random sample and local batches "
+    "are large, local statistics differ little from global ones; then it is not worth it, and most "
+    "training uses local ones.",
     "02-bonus-1": "When the windows become rows of a matrix: `reshape` merges dimensions that overlap in "
     "memory, so no strides can describe the result, and NumPy copies. The product then reads the copy. "
     "(`np.einsum` or `tensordot` on the view also copy inside.)",

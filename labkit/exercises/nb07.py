@@ -603,9 +603,9 @@ QUESTIONS = {
     "07-last-bucket": "For networks with a large parameter in the first layers: the last bucket is then "
     "large, and its whole transfer is exposed. So if overlap hides less than you expect in DDP, look at "
     "the first layers. (Section 6 has an example.)",
-    "07-hidden": "Hidden are those whose brackets end while the rank still computes, and in part those that "
-    "end later. The last bucket is complete only when the backward pass ends, so its transfer is exposed on "
-    "any network. On a fast network, only that one is.",
+    "07-hidden": "Hidden are the buckets whose transfers end before the backward pass does, and in part "
+    "those whose transfers begin before it ends and end after it. The last bucket is complete only when the "
+    "backward pass ends, so its transfer is exposed on any network. On a fast network, only that one is.",
     "07-order": "No: the step ends when the last transfer has ended, in any order of waiting. On a real "
     "network you may see no overlap at all without `Test`: the library sends the first part of a large "
     "message and goes on only in the next MPI call. (On the emulated link a transfer's end depends only on "

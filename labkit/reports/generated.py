@@ -118,7 +118,7 @@ def times(
 KINDS = {
     "none": "The figures fit each other.",
     "left out": "One rank updates with its own gradient instead of the average.",
-    "sum": "The gradients are summed, not averaged: each update is p times as long.",
+    "sum": "A division by the number of ranks is missing: each update is that many times the weighted mean.",
     "shards": "One rank's shard does not start where the shard of the rank before it ends.",
     "count": "One rank's accuracy is divided by a wrong number of samples.",
     "unweighted": "The global loss is the plain mean of the local losses, though the shards are unequal.",

@@ -170,3 +170,18 @@ def test_winograd_is_accurate_in_float32() -> None:
         x.astype(np.float32), w.astype(np.float32), np.zeros(64, np.float32), Workspace()
     )
     assert relative_error(y, ops.conv2d(x, w, np.zeros(64), pad=1)).max() < 1e-6
+
+
+@pytest.mark.parametrize(("shape", "k", "stride", "pad"), [((2, 3, 7, 6), 3, 2, 1), ((1, 1, 4, 5), 2, 1, 0)])
+def test_im2col_in_columns_has_the_windows_as_rows(
+    shape: tuple[int, ...], k: int, stride: int, pad: int
+) -> None:
+    x = np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
+    rows = im2col.im2col_in_columns(x, k, stride, pad)
+    assert rows.dtype == x.dtype
+    assert rows.flags.f_contiguous
+    padded = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    height, width = ((side - k) // stride + 1 for side in padded.shape[2:])
+    for row, (n, i, j) in zip(rows, np.ndindex(shape[0], height, width), strict=True):
+        window = padded[n, :, stride * i : stride * i + k, stride * j : stride * j + k]
+        np.testing.assert_array_equal(row, window.transpose(1, 2, 0).ravel())

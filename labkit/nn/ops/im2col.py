@@ -109,3 +109,20 @@ def _padded(x: np.ndarray, pad: int, workspace: Workspace) -> np.ndarray:
         padded[...] = 0
     padded[pad : pad + h, :, pad : pad + w] = x
     return padded
+
+
+def im2col_in_columns(x: np.ndarray, k: int, stride: int, pad: int) -> np.ndarray:
+    """Return one row for each position of the kernel; each column of the result lies in one piece in memory.
+
+    So an assignment copies runs of W' numbers, where an array in row order is filled in runs of C numbers.
+    Notebook 02 compares the two orders. Shapes: x (N, C, H, W); result (N·H'·W', k·k·C).
+    """
+    x = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    n, c, h, w = x.shape
+    height, width = (h - k) // stride + 1, (w - k) // stride + 1
+    columns = np.empty((k, k, c, n, height, width), x.dtype)
+    for i in range(k):
+        for j in range(k):
+            seen = x[:, :, i : i + stride * height : stride, j : j + stride * width : stride]
+            columns[i, j] = seen.transpose(1, 0, 2, 3)
+    return columns.reshape(k * k * c, n * height * width).T
