@@ -600,12 +600,13 @@ def is_readable_to_scale(trace: Trace, spans: dict[int, list[Span]], pixels: flo
     """Return whether an axis of so many pixels can be to scale: most calls and messages are wide enough.
 
     It can be, too, if a rank waits for another one during a large part of the time: then this is what there
-    is to see, and a stretched axis would hide it.
+    is to see, and a stretched axis would hide it. How long a hang lasts says nothing.
     """
     duration_s = max(trace.end_s - trace.begin_s, 1e-12)
     for of_rank in spans.values():
         for span in of_rank:
-            is_wait = span.what == "wait" and bool(span.awaited)
+            is_hang = span.event is not None and span.event.never_ended
+            is_wait = span.what == "wait" and bool(span.awaited) and not is_hang
             if is_wait and span.end_s - span.begin_s > max(LONG_WAIT_S, LONG_PART * duration_s):
                 return True
     lengths = list(_lengths(trace))

@@ -263,6 +263,18 @@ def test_short_messages_after_a_long_start_can_be_told_apart_and_the_axis_says_s
     assert any(words.startswith("time (not to scale where grey)") for words in words_in(drawn(trace)))
 
 
+def test_the_calls_before_a_hang_can_be_told_apart() -> None:
+    """The seconds until the report would press them together."""
+    those = ranks(3)
+    for rank in those:
+        rank.collective(1.0, 1.5, "Barrier")
+        rank.collective(1.6, 2.0)
+    for rank in those[:2]:
+        rank.collective(2.5, None)
+    axis = Picture(trace_of(those, 2000.0)).axis
+    assert axis.is_stretched and axis.x(0.0016) - axis.x(0.001) >= 5
+
+
 def test_a_rank_that_comes_late_is_drawn_to_scale_though_most_messages_are_short() -> None:
     those = ranks(2)
     those[0].receive(1, 1.0, 100.0)
