@@ -112,8 +112,8 @@ def _wait_sentence(
         )
         return f"{computed} while {waiting} waited for it in {where}{_through(between)}."
     return (
-        f"{waiting} waited up to {approx_time(longest_s)} for {ranks_phrase(awaited)} in {where}, "
-        f"which was in calls of its own meanwhile."
+        f"{waiting} waited up to {approx_time(longest_s)} in {where} for {ranks_phrase(awaited)}, "
+        f"which was still in other calls."
     )
 
 
@@ -164,7 +164,10 @@ def transfer_s(message: Message) -> float | None:
 
 
 def _slow_link(trace: Trace) -> str:
-    """Return a sentence about a link on which a byte takes much longer than on the others; else nothing."""
+    """Return a sentence about a link whose messages all take much longer than those of others; else nothing.
+
+    One that took long may have waited for a core.
+    """
     times: dict[tuple[int, int], list[float]] = defaultdict(list)
     for message in trace.messages:
         seconds = transfer_s(message)
@@ -179,7 +182,7 @@ def _slow_link(trace: Trace) -> str:
         return ""
     slowest = max(medians, key=medians.__getitem__)
     others = [seconds for link, seconds in medians.items() if set(link) != set(slowest)]
-    if not others or medians[slowest] < SLOW_FACTOR * max(others):
+    if not others or min(times[slowest]) < SLOW_FACTOR * max(others):
         return ""
     source, dest = slowest
     sizes = [m.nbytes for m in trace.messages if (m.source, m.dest) == slowest]

@@ -103,13 +103,14 @@ def missing_rank(size: int = 4, missing: int = 2) -> Trace:
     return trace_of(those)
 
 
-def slow_link(size: int = 4, slow: tuple[int, int] = (1, 2)) -> Trace:
-    """Return two messages on each link of a ring, of which one link takes ten times as long."""
+def slow_link(size: int = 4, slow: tuple[int, int] = (1, 2), fast_messages: int = 0) -> Trace:
+    """Return two messages on each link of a ring, after fast ones; one link takes ten times as long."""
     those = ranks(size)
-    for number in range(2):
+    for number in range(fast_messages + 2):
         for rank in those:
             right = (rank.rank + 1) % size
-            took = 20.0 if (rank.rank, right) == slow else 2.0
+            is_slow = (rank.rank, right) == slow and number >= fast_messages
+            took = 20.0 if is_slow else 2.0
             begin = 5.0 + 40 * number
             rank.send(right, begin, begin + took, nbytes=1 << 20)
             those[right].receive(rank.rank, begin, begin + took, nbytes=1 << 20)

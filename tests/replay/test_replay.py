@@ -105,6 +105,11 @@ def test_the_sentence_names_a_slow_link() -> None:
     assert "rank 0 to rank 1" in cost_sentence(slow_link(slow=(0, 1)))
 
 
+def test_a_link_with_one_fast_message_is_not_called_slow() -> None:
+    """The others have waited for a core."""
+    assert "slow link" not in cost_sentence(slow_link(fast_messages=1))
+
+
 def test_the_sentence_of_a_wait_that_never_ended_says_so() -> None:
     assert cost_sentence(missing_rank()) == (
         "ranks 0, 1, 3 waited in Barrier (line 9) for rank 2, and the wait never ended."
