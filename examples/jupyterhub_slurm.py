@@ -6,6 +6,7 @@ reach: jupyterhub --config jupyterhub_slurm.py
 
 import sys
 from pathlib import Path
+from shlex import quote
 
 import batchspawner  # noqa: F401  (a job tells the hub its port there)
 
@@ -20,8 +21,8 @@ BIN = Path(sys.executable).parent
 
 c.JupyterHub.spawner_class = "batchspawner.SlurmSpawner"
 c.JupyterHub.hub_ip = "0.0.0.0"  # the nodes connect to the hub
-c.Spawner.cmd = [f"{BIN}/jupyterhub-singleuser"]
-c.SlurmSpawner.batchspawner_singleuser_cmd = f"{BIN}/batchspawner-singleuser"
+c.Spawner.cmd = [quote(f"{BIN}/jupyterhub-singleuser")]  # a part of the job's script, as the next one
+c.SlurmSpawner.batchspawner_singleuser_cmd = quote(f"{BIN}/batchspawner-singleuser")
 c.SlurmSpawner.req_srun = ""  # the job's one process; connect() starts the ranks beside it, on the same node
 
 # What a job asks for. Four ranks take four cores if they are to compute at once; two are enough for a class.
@@ -31,4 +32,4 @@ c.SlurmSpawner.req_runtime = "4:00:00"
 c.SlurmSpawner.req_partition = ""  # the cluster's default
 
 # Bring the student's copies of the notebooks up to date before the server starts.
-c.SlurmSpawner.req_prologue = f'cd && "{BIN}/labkit" lab --copy-only'
+c.SlurmSpawner.req_prologue = f"cd && {quote(f'{BIN}/labkit')} lab --copy-only"
