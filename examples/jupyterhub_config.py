@@ -29,7 +29,7 @@ c.Spawner.args = [
     "--MappingKernelManager.cull_connected=True",
 ]
 
-# While a whole class comes in at once, a server takes longer to start than JupyterHub's half a minute.
+# When a whole class arrives at once, a server can take longer to start than the 30 seconds of JupyterHub.
 c.Spawner.start_timeout = 300
 c.Spawner.http_timeout = 300
 

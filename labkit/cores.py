@@ -26,4 +26,4 @@ class WaitForCores:
     def longest_s(self) -> float:
         """Return the time of the process that has waited longest; 0 without processes."""
         waits = [waited_for_core_s(pid) - before for pid, before in self.before.items()]
-        return max(0.0, *waits) if waits else 0.0
+        return max([0.0, *waits])  # a process that has ended says nothing any more

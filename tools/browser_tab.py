@@ -276,7 +276,7 @@ class Tab:
     def listen(self, seconds: float, is_over: threading.Event) -> None:
         """Wait while nothing runs, or until `is_over`; receive what comes, as a page does.
 
-        Receiving answers the server's pings: it closes a websocket whose other end does not answer.
+        Receiving also answers the server's pings; the server closes a websocket that does not answer.
         """
         until = time.monotonic() + seconds
         while time.monotonic() < until and not is_over.is_set():

@@ -16,7 +16,7 @@ SINFO_S = 30.0  # for SLURM's controller, which may be busy
 def best_profile(n: int = 4) -> str:
     """Return "slurm" if a SLURM cluster answers, "hosts" if hosts are up or can be made here, else "mpi".
 
-    The environment variable LABKIT_PROFILE decides if it is set; LABKIT_RANKS replaces `n`, as in `connect`.
+    If the environment variable LABKIT_PROFILE is set, it decides; LABKIT_RANKS replaces `n`, as in `connect`.
     Hosts that are made, one for each of n ranks, are removed when this process ends. If they cannot be made,
     a printed line says why.
     """

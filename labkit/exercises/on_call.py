@@ -96,7 +96,7 @@ TICKETS = (
         ("slow rank", "slow link", "none"),
     ),
     Ticket(
-        "Trained on the same samples, the job on several ranks ends with a different model from one process.",
+        "Trained on the same samples, several ranks end with a different model than one process does.",
         ("plain mean", "same shard", "other start", "late average"),
     ),
     Ticket(

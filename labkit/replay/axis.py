@@ -15,7 +15,7 @@ TICK_PIXELS = 90.0
 class Axis:
     """Places times on a picture: each two neighbouring events are a few pixels apart at least.
 
-    `to_scale`: lengths can be compared everywhere, and events may be closer together.
+    `to_scale`: equal lengths are equal times everywhere, but events may lie closer together.
     """
 
     def __init__(self, times: Iterable[float], left: float, width: float, *, to_scale: bool = False) -> None:

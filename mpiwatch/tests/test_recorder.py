@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
 import subprocess
@@ -11,6 +12,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -164,6 +166,24 @@ def test_a_process_killed_while_it_publishes_leaves_no_half_report(recorder: Fli
         recorder.publish(Report(Reason.STOPPED, 2.0))
     recorder.memory = memory
     assert recorder.last_report() is None and recorder.head.epoch == epoch
+
+
+def test_an_interrupt_that_comes_with_the_lock_gives_it_back(
+    recorder: FlightRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = fcntl.lockf
+
+    def interrupted(file: Any, operation: int) -> None:
+        lock(file, operation)
+        if operation == fcntl.LOCK_EX:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("mpiwatch.recorder.fcntl.lockf", interrupted)
+    with pytest.raises(KeyboardInterrupt), recorder.locked():
+        pass
+    monkeypatch.undo()
+    program = "import fcntl, sys\nfcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    subprocess.run([sys.executable, "-c", program, recorder.path], check=True)
 
 
 def test_text_that_does_not_fit_is_cut_between_characters() -> None:

@@ -35,7 +35,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "after-step": ("--preset", "report-e-allreduce", "--epochs", "2", "--average-after-step"),
     **{name: ("--preset", name, *SHORTENED[preset.report]) for name, preset in PRESETS.items()},
 }
-# These train or test VGG-11 for most of their time; report-c-2b stands for them.
+# These spend most of their time on VGG-11. `report-c-2b`, which runs always, does the same.
 LONG = ("report-c-1", "report-c-2a", "report-c-3")
 
 

@@ -88,7 +88,7 @@ def workers(assignment: str, number: int) -> Iterator[SimpleQueue[Worker]]:
 
 
 def students_of(assignment: str) -> list[str]:
-    """Return who has handed in an assignment."""
+    """Return the students who have handed in an assignment."""
     folders = Path(SUBMITTED).glob(f"*/{assignment}")
     return sorted(folder.parent.name for folder in folders if folder.is_dir())
 
@@ -160,7 +160,7 @@ def _time_left(seconds: float) -> str:
 
 
 def summary(all_graded: Sequence[Graded], seconds: float) -> str:
-    """Return how many submissions were graded, and who has no grade."""
+    """Return how many submissions were graded, and the students without a grade."""
     failed = [printable(graded.student) for graded in all_graded if graded.error]
     line = f"{counted(len(all_graded) - len(failed), 'submission')} graded in {duration(seconds)}."
     return f"{line} Not graded: {', '.join(sorted(failed))}." if failed else line

@@ -71,11 +71,11 @@ def marks(question: Question) -> dict[str, Any]:
     return marks_of(question.grade_id, question.points)
 
 
-def marks_of(grade_id: str, points: float) -> dict[str, Any]:
-    """Return nbgrader's metadata of a question's cell with this id."""
+def marks_of(grade_id: str, points: float, cell_type: str = "code") -> dict[str, Any]:
+    """Return nbgrader's metadata of a cell with this id for which a person gives points."""
     return {
         "schema_version": 3,
-        "cell_type": "code",
+        "cell_type": cell_type,
         "task": False,
         "grade_id": grade_id,
         "grade": True,

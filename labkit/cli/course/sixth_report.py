@@ -13,6 +13,7 @@ from typing import Any
 
 from nbformat.v4 import new_markdown_cell, new_notebook
 
+from labkit.cli.course import questions
 from labkit.exercises import own_report
 
 NAME = own_report.NAME
@@ -49,25 +50,11 @@ def row_text(name: str) -> str:
     return f"**{name.capitalize()}** ({points}): {text}."
 
 
-def marks_of(grade_id: str, points: float) -> dict[str, Any]:
-    """Return nbgrader's metadata of a row of the rubric, which a person gives points for."""
-    return {
-        "schema_version": 3,
-        "cell_type": "markdown",
-        "task": False,
-        "grade_id": grade_id,
-        "grade": True,
-        "solution": True,
-        "locked": False,
-        "points": points,
-    }
-
-
 def source() -> Any:
     """Return the notebook of the assignment, as it is handed out."""
     cells = [new_markdown_cell(INTRODUCTION, id="introduction")]
     for name, (points, _) in RUBRIC.items():
-        marks = marks_of(f"{ROW_ID}{name}", points)
+        marks = questions.marks_of(f"{ROW_ID}{name}", points, "markdown")
         cells.append(new_markdown_cell(row_text(name), id=f"rubric-{name}", metadata={"nbgrader": marks}))
     kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
     return new_notebook(cells=cells, metadata={"kernelspec": kernel})
@@ -92,7 +79,7 @@ def prepare(notebook: Any, points: Mapping[str, float]) -> None:
         grade_id = f"{ROW_ID}{name}"
         if grade_id in points:
             text = f"{GIVE_POINTS} {row_text(name)}" if is_written else row_text(name)
-            marks = marks_of(grade_id, points[grade_id])
+            marks = questions.marks_of(grade_id, points[grade_id], "markdown")
             cells.append(new_markdown_cell(text, metadata={"nbgrader": marks}))
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"

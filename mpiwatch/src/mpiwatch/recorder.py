@@ -232,8 +232,8 @@ class FlightRecorder:
     def locked(self) -> Iterator[None]:
         """Keep the other processes and threads out. The lock is not reentrant.
 
-        The operating system releases the lock of a process that dies. An interrupt often comes when a process
-        that has waited for the lock has just got it: so `try` stands before the wait.
+        The operating system releases the lock of a process that dies. An interrupt may come just when a
+        process has got the lock: so `try` stands before the wait for it.
         """
         with self._thread_lock:
             try:
