@@ -29,7 +29,7 @@ from contextlib import suppress
 from numbers import Number
 from pathlib import Path
 from types import FunctionType
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from labkit.checks.exercise import Call, Case, Fault
 from labkit.checks.limits import limit
@@ -44,15 +44,19 @@ OTHER_RESULT = (
 KEPT_RESULT = "a call changes what an earlier one has returned: make a new result in each call"
 LEAST_POLL_S, POLL_S = 0.0005, 0.005  # pauses while waiting for the next request
 LEAST_S = 2.0  # of a core, or asleep, before a function counts as one that does not end
+DEADLINE_SIGNALS = signal.SIGALRM, signal.SIGPROF  # at which the main thread writes its stack
 
 
 def main(folder: Path) -> None:
     """Run the job that the folder describes, as one of its ranks."""
     task = pickle.loads((folder / "task").read_bytes())  # the judge wrote it
     advise(cell="")  # a finding names a line of the answer, which is one cell
+    # Threads that start now, of mpiwatch and of MPI, leave the signals of the deadline to the main thread.
+    signal.pthread_sigmask(signal.SIG_BLOCK, DEADLINE_SIGNALS)
     ranks = _OneProcess(folder, 0)
     if task["on_ranks"]:
         ranks = _Ranks(folder, pickle.loads(task["cases"]), task["is_strict"])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, DEADLINE_SIGNALS)
     try:
         _answer_requests(folder, task, ranks)
     except Exception as error:  # an error of the check, not of the student's code
@@ -85,8 +89,7 @@ def _spoil_new_memory() -> None:
 def _answer_requests(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> None:
     writer = ranks.writer
     stacks = (folder / f"rank-{ranks.rank}.stack").open("wb")
-    for signum in (signal.SIGALRM, signal.SIGPROF):
-        faulthandler.register(signum, file=stacks, all_threads=True)
+    _write_stack_at_deadline(stacks)
     namespace: dict[str, Any] = {"__name__": "exercise"}
     if task["on_ranks"]:
         # Forked ranks have one seed for the hashes of texts, and processes that are started have others.
@@ -106,8 +109,18 @@ def _answer_requests(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> 
         writer.start_request(number + 1)  # the judge then reads what this request has given
 
 
+def _write_stack_at_deadline(file: BinaryIO) -> None:
+    """Let the main thread, which runs the student's code, write its stack to a file at a deadline's signal.
+
+    It writes no other thread's: that one may go on meanwhile or end, and reading its stack then ends the
+    process with SIGSEGV.
+    """
+    for signum in DEADLINE_SIGNALS:
+        faulthandler.register(signum, file=file, all_threads=False)
+
+
 class _Deadline:
-    """Writes the stacks, for the judge, if what it contains does not end: a context manager.
+    """Lets the main thread write its stack if what it contains does not end: a context manager.
 
     It has `seconds` of a core. Asleep, it has as many of the clock, and `extra_s` more while a rank of the
     job has waited for a core for all but LEAST_S of them: on a busy server, a correct function takes many
@@ -135,12 +148,15 @@ class _Deadline:
             signal.setitimer(timer, 0)
 
     def _watch(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, DEADLINE_SIGNALS)
         if self.has_ended.wait(self.seconds):
             return
         while self._own_s() < LEAST_S:
             if self.has_ended.wait(POLL_S):
                 return
-        os.kill(os.getpid(), signal.SIGALRM)
+        main_thread = threading.main_thread().ident
+        assert main_thread is not None, "the main thread runs"
+        signal.pthread_kill(main_thread, signal.SIGALRM)
 
     def _own_s(self) -> float:
         """Return for how long no rank of the job has waited for a core."""

@@ -78,6 +78,29 @@ def test_a_rank_in_a_loop_is_named_also_if_it_gets_a_core_late() -> None:
     assert "within 4 s" in found.finding and re.search("rank 1 is at line [34]", found.finding)
 
 
+# Ends many times at a deadline, whose thread then ends, too, while the stack is written.
+DEADLINES = """\
+import os, sys
+from labkit.checks import job
+job.LEAST_S = 0.0
+with open(sys.argv[1], "wb") as stacks:
+    job._write_stack_at_deadline(stacks)
+    for _ in range(2000):
+        deadline = job._Deadline(0.0, 60.0, [os.getpid()])
+        with deadline:
+            deadline.thread.join()
+"""
+
+
+def test_a_stack_can_be_written_while_other_threads_end(tmp_path: Path) -> None:
+    """Reading the stack of a thread that ends meanwhile once killed a rank with SIGSEGV."""
+    stacks = tmp_path / "stacks"
+    command = [sys.executable, "-c", DEADLINES, str(stacks)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr}"
+    assert stacks.read_text().count('File "<string>"') == 2000  # the main thread's alone
+
+
 def test_a_rank_that_aborts_accuses_no_other() -> None:
     code = "    if comm.rank == 1:\n        comm.Abort(3)\n    comm.Barrier()\n"
     found = submit(ON_RANKS, HEAD[ON_RANKS] + code, deadline_s=DEADLINE_S)
@@ -105,7 +128,7 @@ def test_the_time_in_which_a_rank_waits_for_a_core_does_not_count(
 
     monkeypatch.setattr(cores, "waited_for_core_s", waited_for_core_s)
     monkeypatch.setattr(job, "LEAST_S", 0.2)
-    monkeypatch.setattr(job.os, "kill", lambda pid, signum: has_ended.set())
+    monkeypatch.setattr(job.signal, "pthread_kill", lambda thread, signum: has_ended.set())
     with job._Deadline(0.1, 60.0, [os.getpid(), other]):
         assert has_ended.wait(20.0 if gets_a_core else 0.5) == gets_a_core
 
