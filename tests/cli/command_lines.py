@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -84,6 +85,7 @@ def help_text(words: Sequence[str]) -> str:
     return subprocess.run(line, capture_output=True, text=True, check=True, env=environment).stdout
 
 
+@cache  # it starts a process for each command
 def read_help(words: tuple[str, ...]) -> list[Command]:
     """Return a command and all below it."""
     text = help_text(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -86,10 +87,17 @@ def test_a_notebook_is_saved_as_make_notebooks_saves_it(notebook: nbformat.Noteb
             assert cell.execution_count is not None, f"{cell.id} was not run: make notebooks"
 
 
-def test_cells_say_where_slides_begin(path: Path, tmp_path: Path) -> None:
-    copy = tmp_path / path.name
-    copy.write_bytes(path.read_bytes())
-    run_python(TOOL, "--no-run", copy)
+@pytest.fixture(scope="module")
+def with_slides(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of copies of all notebooks, marked by one process, whose imports take long."""
+    folder = tmp_path_factory.mktemp("slides")
+    copies = [Path(shutil.copy(path, folder)) for path in NOTEBOOKS]
+    run_python(TOOL, "--no-run", *copies)
+    return folder
+
+
+def test_cells_say_where_slides_begin(path: Path, with_slides: Path) -> None:
+    copy = with_slides / path.name
     assert copy.read_bytes() == path.read_bytes(), f"python tools/run_notebooks.py --no-run {path.name}"
 
 
