@@ -14,6 +14,7 @@ from labkit.children import run_child
 from labkit.nn import MODELS, SGD, Model
 from labkit.nn.image_layers import Conv2D
 from labkit.nn.layers import Dense
+from labkit.nn.ops import direct
 from labkit.units import MIB
 
 Product = tuple[int, int, int, int]  # number of products, rows, inner, columns
@@ -44,24 +45,36 @@ def products(model: Model, batch: int, as_computed: bool) -> list[Product]:
     """Return the matrix products of one step: forward, weight gradient and, except in the first layer, dx.
 
     A convolution counts with the products of im2col, which every direct method has to make. With
-    `as_computed`, it counts with those that the layer computes: fewer if it uses Winograd's method.
+    `as_computed`, it counts with those that the layer computes: fewer if it uses Winograd's method or leaves
+    out the products with padding.
     """
     found: list[Product] = []
     for layer in model.layers:
         if isinstance(layer, Dense):
-            many, rows, inner, outputs = 1, batch, layer.input_shape[0], layer.outputs
+            forward = [(1, batch, layer.input_shape[0], layer.outputs)]
         elif isinstance(layer, Conv2D):
-            positions = int(np.prod(layer.geometry.output_size(layer.input_shape)))
-            many, rows, inner = 1, batch * positions, layer.geometry.k**2 * layer.input_shape[0]
-            outputs = layer.outputs
-            if as_computed and layer.winograd:
-                many, rows, inner = 16, rows // 4, layer.input_shape[0]
+            forward = convolution_products(layer, batch, as_computed)
         else:
             continue
-        found += [(many, rows, inner, outputs), (many, inner, rows, outputs)]
-        if not layer.first:
-            found.append((many, rows, outputs, inner))
+        for many, rows, inner, outputs in forward:
+            found += [(many, rows, inner, outputs), (many, inner, rows, outputs)]
+            if not layer.first:
+                found.append((many, rows, outputs, inner))
     return found
+
+
+def convolution_products(layer: Conv2D, batch: int, as_computed: bool) -> list[Product]:
+    """Return the products of a convolution's forward pass, as `products` counts them."""
+    channels, height, width = layer.input_shape
+    if as_computed and layer.direct:
+        return [
+            (1, batch * len(range(height)[rows]) * len(range(width)[columns]), channels, layer.outputs)
+            for _, (rows, columns), _ in direct.overlaps(height, width)
+        ]
+    positions = batch * int(np.prod(layer.geometry.output_size(layer.input_shape)))
+    if as_computed and layer.winograd:
+        return [(16, positions // 4, channels, layer.outputs)]
+    return [(1, positions, layer.geometry.k**2 * channels, layer.outputs)]
 
 
 def floor(model: Model, batch: int, as_computed: bool) -> Callable[[], None]:

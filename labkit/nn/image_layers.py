@@ -6,7 +6,7 @@ import numpy as np
 
 from labkit.nn import ops
 from labkit.nn.layers import Layer, Shape
-from labkit.nn.ops import im2col, winograd
+from labkit.nn.ops import direct, im2col, winograd
 from labkit.nn.ops.convolution import ConvGeometry
 from labkit.nn.ops.pooling import pooled_shape
 from labkit.nn.ops.workspace import Workspace
@@ -19,7 +19,8 @@ class Conv2D(Layer):
     """2-D convolution, as `ops.conv2d`. Shapes: x (N, C, H, W), W (K, K, C, O), b (O,); y (N, O, H', W').
 
     The initial weights have variance gain / (K·K·C), as in `Dense`. Winograd convolution computes it where
-    that fits and there are many channels; otherwise im2col does.
+    that fits and there are many channels, direct products where images are smaller than the kernel; otherwise
+    im2col does.
     """
 
     def __init__(self, outputs: int, kernel: int, stride: int = 1, pad: int = 0, gain: float = 1) -> None:
@@ -34,7 +35,8 @@ class Conv2D(Layer):
             size = self.geometry.output_size(shape)
         except ValueError as error:
             raise ValueError(f"layer {self.name!r}: {error}") from None
-        self.winograd = shape[0] >= WINOGRAD_FROM and winograd.fits(self.geometry, shape)
+        self.direct = direct.fits(self.geometry, shape)
+        self.winograd = not self.direct and shape[0] >= WINOGRAD_FROM and winograd.fits(self.geometry, shape)
         return (self.outputs, *size)
 
     def parameters(self) -> dict[str, Shape]:
@@ -51,7 +53,10 @@ class Conv2D(Layer):
         self.wb, self.dwb = params.reshape(-1, self.outputs), grads.reshape(-1, self.outputs)
 
     def forward(self, x: np.ndarray, training: bool) -> np.ndarray:
-        if self.winograd:
+        if self.direct:
+            y, x_by_position = direct.forward(x, self.p["W"], self.p["b"], self.workspace)
+            self.saved = (x_by_position,)
+        elif self.winograd:
             y, v, u = winograd.forward(x, self.p["W"], self.p["b"], self.workspace)
             self.saved = v, u
         else:
@@ -60,6 +65,9 @@ class Conv2D(Layer):
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
+        if self.direct:
+            (x,) = self.saved
+            return direct.backward(dy, x, self.p["W"], self.workspace, dw=self.g["W"], db=self.g["b"])
         if self.winograd:
             v, u = self.saved
             return winograd.backward(dy, v, u, self.workspace, dw=self.g["W"], db=self.g["b"])

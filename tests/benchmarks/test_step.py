@@ -43,7 +43,8 @@ def test_the_floor_computes_every_product_once() -> None:
     assert im2col == pytest.approx(58.6e9, rel=0.005)
     conv1 = 2.0 * 64 * 32 * 32 * 27 * 64
     as_computed = flops(step.products(model, 64, as_computed=True)) - 2 * conv1
-    # 4 × 4 products for a 2 × 2 tile instead of 4 · 9, in all layers but conv1 and the dense one.
+    # 16 products instead of 36, in all layers but conv1 and the dense one: for a 2 × 2 tile with Winograd's
+    # method, for a 2 × 2 image without those with padding.
     dense = 3 * 2.0 * 64 * 512 * 10
     assert as_computed - dense == pytest.approx((im2col - 2 * conv1 - dense) * 16 / 36)
     small = lenet5()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labkit.nn import check_gradient, ops, relative_error
-from labkit.nn.ops import im2col, winograd
+from labkit.nn.ops import direct, im2col, winograd
 from labkit.nn.ops.workspace import Workspace
 
 Pair = tuple[Callable[..., np.ndarray], Callable[..., tuple[np.ndarray, ...]], list[tuple[int, ...]]]
@@ -128,10 +128,11 @@ def in_layout(x: np.ndarray, layout: str) -> np.ndarray:
         ((3, 2, 7, 5), 40, ops.ConvGeometry(3, 2, 1)),
         ((2, 6, 5, 5), 40, ops.ConvGeometry(5, 1, 0)),
         ((3, 16, 2, 2), 24, ops.ConvGeometry(3, 1, 1)),
+        ((3, 4, 1, 2), 6, ops.ConvGeometry(3, 1, 1)),
         ((70, 3, 32, 32), 5, ops.ConvGeometry(3, 1, 1)),  # more than one cache block
     ],
 )
-def test_im2col_and_winograd_equal_conv2d(
+def test_the_fast_convolutions_equal_conv2d(
     layout: str, shape: tuple[int, ...], outputs: int, geometry: ops.ConvGeometry
 ) -> None:
     rng = np.random.default_rng(4)
@@ -161,6 +162,21 @@ def test_im2col_and_winograd_equal_conv2d(
             again = winograd.backward(dy, v, u, workspace, dw=dw_, db=db_)
             assert relative_error(again, dx).max() < 1e-13
             assert relative_error(dw_, dw).max() < 1e-13 and relative_error(db_, db).max() < 1e-13
+
+        if direct.fits(geometry, shape[1:]):
+            y, by_position = direct.forward(x, w, b, workspace)
+            assert relative_error(y, expected).max() < 1e-13
+            dw_, db_ = np.empty_like(w), np.empty_like(b)
+            again = direct.backward(dy, by_position, w, workspace, dw=dw_, db=db_)
+            assert relative_error(again, dx).max() < 1e-13
+            assert relative_error(dw_, dw).max() < 1e-13 and relative_error(db_, db).max() < 1e-13
+
+
+def test_the_parts_of_a_spread_array_are_contiguous_and_not_a_power_of_two_apart() -> None:
+    x = Workspace().spread("x", (4, 2, 512), np.float32)
+    assert x.shape == (4, 2, 512)
+    assert x[1].flags.c_contiguous
+    assert x.strides[0] > x[0].nbytes
 
 
 def test_winograd_is_accurate_in_float32() -> None:

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
+GAP = 80  # numbers after each part of a spread array: 5 cache lines of float32
+
 
 class Workspace:
     """Arrays by name. An array is valid until `array` or `like` is next called with the same name.
@@ -30,6 +32,15 @@ class Workspace:
         if buffer is None or buffer.size < size or buffer.dtype != dtype:
             buffer = self._kept[name] = np.empty(size, dtype)
         return buffer[:size].reshape(shape)
+
+    def spread(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+        """Return an uninitialised array x with a gap of a few cache lines after each of x[0], x[1], …
+
+        Their sizes are often powers of two, and a cache has only a few places for addresses that are a large
+        power of two apart: a loop over x[:, i] would keep almost nothing in it. Each x[i] is contiguous.
+        """
+        size = math.prod(shape[1:])
+        return self.array(name, (shape[0], size + GAP), dtype)[:, :size].reshape(shape)
 
     def like(self, name: str, x: np.ndarray, shape: tuple[int, ...] | None = None) -> np.ndarray:
         """Return an uninitialised array with x's dtype and memory layout, and x's shape unless given.
