@@ -145,7 +145,7 @@ class Channel:
         watch = self.watch
         if watch.recorder.head.epoch != watch.epoch:
             watch.check_epoch()  # before other ranks see this call
-        frame = outside_wrappers(_getframe(1))
+        frame = outside_wrappers(_getframe(2))  # the caller is always a wrapper's method
         word = self._note(operation, root, count, dtype, reduction, frame)
         if self.waits:
             self._meet(word, deadline_s)
@@ -165,18 +165,11 @@ class Channel:
 
     def _meet(self, word: int, deadline_s: float) -> None:
         """Return when all members have made the call of this word: a rendezvous."""
-        memory, slot = self.memory, self.watch.slot
-        low, high, first, last, words = self.low, self.high, self.first, self.last, self.words
+        memory, low, high, slot = self.memory, self.low, self.high, self.watch.slot
         same = word.to_bytes(8, sys.byteorder) * self.size
         while True:
             if memory[low:high] != same:
-                wait_until(
-                    lambda: (
-                        memory[low:high] == same
-                        or (min(words[first:last]) >= word & NUMBER_AND_EPOCH and self.all_joined(word))
-                    ),
-                    lambda waited: Rendezvous(self, word, deadline_s),
-                )
+                self._wait_for_members(word, same, deadline_s)
             # From here on other ranks may rely on this one. So it checks again after writing `joined_word`
             # whether one has given up. A rank that gives up says so in its word, waits until that is visible,
             # and stays if another rank's `joined_word` shows that it is relied upon.
@@ -184,6 +177,19 @@ class Channel:
             if memory[low:high] == same or self.all_joined(word):
                 return
             slot.joined_word = 0
+
+    def _wait_for_members(self, word: int, same: bytes, deadline_s: float) -> None:
+        """Wait until all members have made the call of this word; `same`: their words if it is their last.
+
+        It is a method of its own because variables of a lambda make every call of `_meet` slower.
+        """
+        memory, low, high = self.memory, self.low, self.high
+        words, first, last = self.words, self.first, self.last
+        reached = word & NUMBER_AND_EPOCH
+        wait_until(
+            lambda: memory[low:high] == same or (min(words[first:last]) >= reached and self.all_joined(word)),
+            lambda waited: Rendezvous(self, word, deadline_s),
+        )
 
     def _note(  # noqa: PLR0917
         self, operation: str, root: int, count: int, dtype: int, reduction: int, frame: FrameType
@@ -199,7 +205,12 @@ class Channel:
         self.number = number = (self.number + 1) & NUMBER_MASK
         place = watch.base | number << NUMBER_SHIFT
         calls = watch.calls
-        _write(self.memory, self.history + calls % HISTORY_CALLS * NOTE_BYTES, place >> NUMBER_SHIFT, note)
+        index = calls % HISTORY_CALLS
+        if watch.history_notes[index] is note:  # in a loop, mostly: then only the number is new
+            watch.history[index].number = place >> NUMBER_SHIFT
+        else:
+            watch.history_notes[index] = note
+            _write(self.memory, self.history + index * NOTE_BYTES, place >> NUMBER_SHIFT, note)
         watch.slot.calls_noted = watch.calls = calls + 1
         self.words[self.own] = word = place | digest
         return word
@@ -285,8 +296,11 @@ def caller() -> FrameType:
 
 def outside_wrappers(frame: FrameType) -> FrameType:
     """Return this frame, or the first one above it that is not a wrapper's."""
-    while frame.f_back and packages.is_wrapper(frame.f_globals.get("__name__", "")):
-        frame = frame.f_back
+    while packages.is_wrapper(frame.f_globals.get("__name__", "")):
+        outer = frame.f_back
+        if outer is None:
+            break
+        frame = outer
     return frame
 
 
@@ -425,10 +439,10 @@ class WatchedCollectives(ChannelComm):
             if (
                 type(sent) is type(recvbuf) is ndarray
                 and recvbuf.flags.carray
-                and (sent is recvbuf or (sent.flags.c_contiguous and sent.size == recvbuf.size))
-                and sent.dtype.num == recvbuf.dtype.num in DTYPES
+                and recvbuf.dtype.num in DTYPES
+                and (sent is recvbuf or _is_alike(sent, recvbuf))
             ):
-                count, dtype = sent.size, sent.dtype.num
+                count, dtype = recvbuf.size, recvbuf.dtype.num
             else:
                 count, dtype = signature(sent)
                 check_writable(recvbuf)
@@ -522,6 +536,12 @@ class WatchedCollectives(ChannelComm):
         if len(pickles) != self.size:
             raise ValueError(f"expected {self.size} objects, one for each rank, got {len(pickles)}")
         return pickles
+
+
+def _is_alike(sent: ndarray, received: ndarray) -> bool:
+    """Return whether an array is contiguous and has as many values of the same dtype as another one."""
+    is_as_long = sent.size == received.size
+    return is_as_long and sent.flags.c_contiguous and sent.dtype.num == received.dtype.num
 
 
 dumps, loads = MPI.pickle.dumps, MPI.pickle.loads

@@ -166,7 +166,7 @@ def _noted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
                 result = call(*arguments, **named)
         finally:
             main_thread.entry = outer
-        return _replaced(result)
+        return None if result is None else _replaced(result)
 
     return noted
 
