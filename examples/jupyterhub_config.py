@@ -11,11 +11,13 @@ c = get_config()  # noqa: F821  (given by traitlets)
 # The environment that has the lab and jupyterhub. Students read it; only root writes it.
 BIN = Path(sys.executable).parent
 
-# Bring the student's copies in ~/my-notebooks up to date, then start the server.
+# Bring the student's copies in ~/my-notebooks up to date, then start jupyterhub-singleuser by the lab, with
+# less computing.
 c.Spawner.cmd = [
     "sh",
     "-c",
-    'cd && "$0"/labkit lab --copy-only && exec "$0"/jupyterhub-singleuser "$@"',
+    'cd && "$0"/labkit lab --copy-only && '
+    'exec "$0"/python -P -m labkit.jupyter_server jupyterhub.singleuser "$@"',
     str(BIN),
 ]
 c.Spawner.environment = {"PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin"}

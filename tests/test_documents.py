@@ -179,13 +179,13 @@ def test_jupyterhub_copies_the_notebooks_and_opens_the_first(
     # With other programs in the place of labkit and of the student's server.
     programs = tmp_path / "an environment"
     programs.mkdir()
-    for name in "labkit", "jupyterhub-singleuser":
+    for name in "labkit", "python":
         (programs / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
         (programs / name).chmod(0o755)
     arguments = [shutil.which(shell) or shell, option, command, str(programs), "--a"]
     shown = subprocess.check_output(arguments, env={"HOME": str(tmp_path)}, text=True)
     first, second = shown.splitlines()
-    assert second == "jupyterhub-singleuser --a"
+    assert second == "python -P -m labkit.jupyter_server jupyterhub.singleuser --a"
     monkeypatch.chdir(tmp_path)
     called = CliRunner().invoke(lab.command, first.split()[2:])
     assert called.exit_code == 0, called.output

@@ -25,6 +25,7 @@ from uuid import uuid4
 import psutil
 import websocket
 
+from labkit import jupyter_server
 from mpiwatch.processes import supervised
 
 START_S = 300.0  # for a server, a kernel or a restart on a busy machine
@@ -56,7 +57,7 @@ LOCAL_SERVERS = """\
 c.JupyterHub.spawner_class = "simple"
 c.SimpleLocalProcessSpawner.home_dir_template = settings["home"] + "/{username}"
 """
-JUPYTERLAB = [sys.executable, "-P", "-m", "jupyterlab", "--no-browser", "--allow-root"]
+JUPYTERLAB = [*jupyter_server.command("jupyterlab.labapp"), "--no-browser", "--allow-root"]
 
 
 class SessionLostError(Exception):

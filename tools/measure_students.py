@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -30,6 +29,7 @@ import numpy as np
 import psutil
 from jupyter_client.blocking.client import BlockingKernelClient
 
+from labkit import jupyter_server
 from labkit.exercises import catalogue
 from mpiwatch.processes import supervised
 
@@ -67,9 +67,7 @@ class Student:
         options += ["--KernelManager.transport=ipc", "--allow-root"]
         command = [
             *supervised(remove=own["JUPYTER_RUNTIME_DIR"]),
-            sys.executable,
-            "-m",
-            "jupyterlab",
+            *jupyter_server.command("jupyterlab.labapp"),
             *options,
         ]
         home.mkdir(exist_ok=True)

@@ -7,18 +7,14 @@ the subcommand's name, and imports slow modules (NumPy, MPI) inside it.
 from __future__ import annotations
 
 import os
-import sys
 from importlib import import_module
 
 import click
 
-from labkit import __version__
+from labkit import __version__, jupyter_server
 from labkit.cli.ranks import CommandsOnRanks
 from mpiwatch import launch
 
-# jsonschema, which checks notebooks here and in JupyterLab, compiles this grammar of international addresses
-# for more than a second when it is imported. It does without, and no notebook holds such an address.
-UNUSED = "rfc3987_syntax"
 # Each command's module and help line. The help lines stand here, so that `labkit --help` imports no module.
 COMMANDS = {
     "lab": ("labkit.cli.lab", "Start MPI engines and open JupyterLab on the first notebook."),
@@ -73,4 +69,4 @@ class _Lazy(CommandsOnRanks):
 def main() -> None:
     """Allreduce Lab: data-parallel training by hand, on real MPI ranks."""
     os.environ.update(launch.settings())  # before a subcommand imports NumPy or MPI
-    sys.modules[UNUSED] = None  # type: ignore[assignment]  # so that its import fails
+    jupyter_server.leave_grammar_out()  # jsonschema checks notebooks here, too

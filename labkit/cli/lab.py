@@ -18,10 +18,10 @@ from pathlib import Path
 import click
 import psutil
 
-from labkit import fonts
+from labkit import fonts, jupyter_server
 from labkit.checks.exercise import ORIGINALS
 from labkit.children import start_child
-from labkit.cli import UNUSED, server_secrets
+from labkit.cli import server_secrets
 from labkit.cli.course import RECORD
 from labkit.cli.inputs import MOST_RANKS, Finite, InputError, NonEmptyPath, Whole, one_line
 from labkit.cli.ranks import HOSTS, hosts_option, ignore_signals, stop_at_signals
@@ -36,7 +36,7 @@ END_POLL_S = 1.0  # until it ends, for hours
 PAGE_S = 60.0  # for writing the start page anew
 LAST_LINES = 20  # of the log, shown if JupyterLab fails
 LOG = "jupyterlab.log"
-JUPYTERLAB = f"import sys; sys.modules[{UNUSED!r}] = None; from jupyterlab.labapp import main; main()"
+JUPYTERLAB = jupyter_server.command("jupyterlab.labapp")
 
 
 class JupyterLab:
@@ -71,8 +71,7 @@ class JupyterLab:
         variables = {"JUPYTER_TOKEN": self._secrets.token, "JUPYTER_RUNTIME_DIR": str(self._folder)}
         with self.log.open("w") as log:
             return start_child(
-                # -P: a file random.py in the student's folder must not take the place of Python's own.
-                [sys.executable, "-P", "-c", JUPYTERLAB, *options],
+                [*JUPYTERLAB, *options],
                 remove=str(self._folder),
                 env={**os.environ, **variables},
                 stdout=log,

@@ -257,7 +257,7 @@ def instead_of_jupyterlab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     logs: list[Path] = []
 
     def start(program: str) -> JupyterLab:
-        monkeypatch.setattr(lab_command, "JUPYTERLAB", program)
+        monkeypatch.setattr(lab_command, "JUPYTERLAB", [sys.executable, "-P", "-c", program])
         lab = JupyterLab(Path(FIRST))
         logs.append(lab.log)
         return lab
