@@ -359,7 +359,7 @@ def test_engines_on_machines(machines: Machines, session: Session) -> None:
     check_that_strangers_read_nothing(machines, session)
 
     output = session.run("%%px\nimport os\nif rank == 1: os._exit(3)\ncomm.Barrier()")
-    assert "RankDied: rank 1 ended with exit code 3" in output
+    assert "RankDied: rank 1 called os._exit(3)" in output
     assert "this notebook's cluster" in session.run(CONNECT.format(""))
 
     program = machines.work / "endless.py"
