@@ -11,8 +11,8 @@ c = get_config()  # noqa: F821  (given by traitlets)
 # The environment that has the lab and jupyterhub. Students read it; only root writes it.
 BIN = Path(sys.executable).parent
 
-# Bring the student's copies in ~/my-notebooks up to date, then start jupyterhub-singleuser by the lab, with
-# less computing.
+# Bring the student's copies in ~/my-notebooks up to date, then start the server as `jupyterhub-singleuser`
+# does, but with a third of the computing.
 c.Spawner.cmd = [
     "sh",
     "-c",

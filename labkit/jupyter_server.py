@@ -1,15 +1,17 @@
-"""Start a student's JupyterLab with a third of the computing, and with nothing less to see in it.
+"""Start a student's JupyterLab in a third of the processor time. Students see no difference.
 
     python -P -m labkit.jupyter_server MODULE [OPTION …]
 
-calls `main` of MODULE: jupyterlab.labapp, or jupyterhub.singleuser, which is the server of a JupyterHub's
-student. On a machine with Node.js, JupyterLab computes for 2.8 seconds until it serves; thirty students who
-come in at once wait for that. It takes 0.8 seconds without three things that no student's server uses:
+calls `main` of MODULE: jupyterlab.labapp, or jupyterhub.singleuser, the server of a student on a JupyterHub.
+On a machine with Node.js, JupyterLab computes for 2.8 seconds before it serves its first page, and thirty
+students who come in at once wait for that. This module skips three parts that no student's server uses, which
+leaves 0.8 seconds:
 
-- a grammar of international addresses, which jsonschema compiles when it is imported: 1.5 s. jsonschema does
-  without, and no notebook holds such an address;
-- the settings of yarn, which builds JupyterLab from its source; Node.js starts to read them: 0.3 s;
-- the search for language servers, which starts npm: 0.3 s. Only the extension jupyterlab-lsp shows them.
+- a grammar of international addresses, which jsonschema compiles when imported (1.5 s). jsonschema works
+  without it, and no notebook holds such an address;
+- the settings of yarn, which JupyterLab needs only to build itself from source, and reads by starting Node.js
+  (0.3 s);
+- the search for language servers, which starts npm (0.3 s). It serves only the extension jupyterlab-lsp.
 """
 
 from __future__ import annotations
@@ -23,22 +25,22 @@ NO_LANGUAGE_SERVERS = "--LanguageServerManager.autodetect=False"
 
 
 def command(module: str) -> list[str]:
-    """Return the first words of a command line that starts a server; options follow."""
+    """Return the command line that starts the server of a module; append its options."""
     # -P: a file random.py in the student's folder must not take the place of Python's own.
     return [sys.executable, "-P", "-m", __name__, module]
 
 
 def leave_grammar_out() -> None:
-    """Let the import of the grammar fail, from now on; jsonschema expects that."""
+    """Make imports of the grammar fail from now on. jsonschema then works without it."""
     sys.modules[GRAMMAR] = None  # type: ignore[assignment]
 
 
 def leave_yarn_out() -> None:
-    """Let JupyterLab take the settings of yarn that it has where Node.js is not installed.
+    """Make JupyterLab use the yarn settings that it uses where Node.js is not installed.
 
     `_yarn_config` is not documented.
     """
-    from jupyterlab import commands  # noqa: PLC0415  (without the grammar)
+    from jupyterlab import commands  # noqa: PLC0415  (after `leave_grammar_out`)
 
     commands._yarn_config = lambda logger: {"yarn config": {}, "npm config": {}}
 

@@ -1,4 +1,4 @@
-"""labkit.jupyter_server: what the start of a student's JupyterLab leaves out."""
+"""labkit.jupyter_server: a student's JupyterLab starts without Node.js, npm and an unused grammar."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from jupyterlab import commands
 
 from labkit import jupyter_server
 from labkit.jupyter_server import NO_LANGUAGE_SERVERS
 
-# A server of a test: it prints its options, and asks for what JupyterLab asks for when it starts.
+# This server prints its options, and reads the yarn setting that JupyterLab reads when it starts.
 SERVER = """
 import sys
 from jupyterlab.commands import AppOptions
@@ -25,7 +26,7 @@ def main():
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Return the environment of a server, on whose machine Node.js and npm note that they are called."""
+    """Return the environment of a server in which Node.js and npm write down that they were called."""
     for name in "node", "npm":
         program = tmp_path / name
         program.write_text(f'#!/bin/sh\necho {name} >> "{tmp_path}/called"\n')
@@ -36,17 +37,17 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def start(environment: dict[str, str], *python: str) -> subprocess.CompletedProcess[str]:
-    """Run the server of these tests with one option."""
+    """Run the server above with one option."""
     before, *words = jupyter_server.command("a_server")
     command = [before, *python, *words, "--an-option"]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
 
 def test_jupyterlab_starts_without_node(environment: dict[str, str], tmp_path: Path) -> None:
-    """JupyterLab asks yarn for the address of a registry, and language servers are looked for with npm."""
+    """JupyterLab asks yarn for its settings, and uses npm to find language servers."""
     options, registry = start(environment).stdout.splitlines()
     assert options == str(["--an-option", NO_LANGUAGE_SERVERS])
-    assert registry == "https://registry.yarnpkg.com"
+    assert registry == commands.YARN_DEFAULT_REGISTRY
     assert not (tmp_path / "called").exists()
 
 

@@ -51,7 +51,7 @@ def main(folder: Path) -> None:
     """Run the job that the folder describes, as one of its ranks."""
     task = pickle.loads((folder / "task").read_bytes())  # the judge wrote it
     advise(cell="")  # a finding names a line of the answer, which is one cell
-    # Threads that start now, of mpiwatch and of MPI, leave the signals of the deadline to the main thread.
+    # Threads that mpiwatch and MPI start here inherit this mask, so only the main thread gets these signals.
     signal.pthread_sigmask(signal.SIG_BLOCK, DEADLINE_SIGNALS)
     ranks = _OneProcess(folder, 0)
     if task["on_ranks"]:
@@ -112,8 +112,8 @@ def _answer_requests(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> 
 def _write_stack_at_deadline(file: BinaryIO) -> None:
     """Let the main thread, which runs the student's code, write its stack to a file at a deadline's signal.
 
-    It writes no other thread's: that one may go on meanwhile or end, and reading its stack then ends the
-    process with SIGSEGV.
+    It leaves out other threads: one of them may end while its stack is read, and the process then dies of
+    SIGSEGV.
     """
     for signum in DEADLINE_SIGNALS:
         faulthandler.register(signum, file=file, all_threads=False)

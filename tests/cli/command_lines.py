@@ -85,7 +85,7 @@ def help_text(words: Sequence[str]) -> str:
     return subprocess.run(line, capture_output=True, text=True, check=True, env=environment).stdout
 
 
-@cache  # it starts a process for each command
+@cache  # this starts a process for each command
 def read_help(words: tuple[str, ...]) -> list[Command]:
     """Return a command and all below it."""
     text = help_text(words)

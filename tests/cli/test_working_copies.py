@@ -158,7 +158,7 @@ def test_commands_that_update_the_same_copies_at_once_take_turns(tmp_path: Path)
 
 
 def test_copies_are_made_without_the_grammar_of_international_addresses(tmp_path: Path) -> None:
-    """Its import takes more than a second. That JupyterLab does without it: tests/test_jupyter_server.py."""
+    """Its import takes more than a second. tests/test_jupyter_server.py tests the same for JupyterLab."""
     done = run_python("-X", "importtime", "-m", "labkit", "lab", "--copy-only", cwd=tmp_path)
     assert "nbformat" in done.stderr and f"{jupyter_server.GRAMMAR}." not in done.stderr
 

@@ -78,7 +78,7 @@ def test_a_rank_in_a_loop_is_named_also_if_it_gets_a_core_late() -> None:
     assert "within 4 s" in found.finding and re.search("rank 1 is at line [34]", found.finding)
 
 
-# Ends many times at a deadline, whose thread then ends, too, while the stack is written.
+# Reaches a deadline many times. Each time, the deadline's thread ends while the main thread writes its stack.
 DEADLINES = """\
 import os, sys
 from labkit.checks import job
@@ -93,7 +93,7 @@ with open(sys.argv[1], "wb") as stacks:
 
 
 def test_a_stack_can_be_written_while_other_threads_end(tmp_path: Path) -> None:
-    """Reading the stack of a thread that ends meanwhile once killed a rank with SIGSEGV."""
+    """A rank used to die of SIGSEGV when it read the stack of a thread that was just ending."""
     stacks = tmp_path / "stacks"
     command = [sys.executable, "-c", DEADLINES, str(stacks)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

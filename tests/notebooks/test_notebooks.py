@@ -89,7 +89,7 @@ def test_a_notebook_is_saved_as_make_notebooks_saves_it(notebook: nbformat.Noteb
 
 @pytest.fixture(scope="module")
 def with_slides(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of copies of all notebooks, marked by one process, whose imports take long."""
+    """Return a folder with copies of all notebooks, marked by a single process to import its modules once."""
     folder = tmp_path_factory.mktemp("slides")
     copies = [Path(shutil.copy(path, folder)) for path in NOTEBOOKS]
     run_python(TOOL, "--no-run", *copies)

@@ -1,4 +1,4 @@
-"""The main thread's sleeps while it waits for a bucket: longer and longer, until a segment arrives."""
+"""While the main thread waits for a bucket, its sleeps grow until a segment arrives."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from labkit.comm.running import Steps
 from labkit.train import overlap
 from mpiwatch.layers import Pending
 
-ONE_RANK: Any = SimpleNamespace(size=1)  # a process of tests has no MPI; one rank has no helper thread
-BURSTS = overlap.BURSTS_AWAKE + 40  # of polls, until a segment arrives
+ONE_RANK: Any = SimpleNamespace(size=1)  # the tests' process has no MPI, and one rank needs no helper thread
+BURSTS = overlap.BURSTS_AWAKE + 40  # of polls before a segment arrives
 
 
 def two_segments() -> Steps:

@@ -181,7 +181,7 @@ class Channel:
     def _wait_for_members(self, word: int, same: bytes, deadline_s: float) -> None:
         """Wait until all members have made the call of this word; `same`: their words if it is their last.
 
-        It is a method of its own because variables of a lambda make every call of `_meet` slower.
+        It is a separate method because the lambdas would make `_meet` slower even when no rank has to wait.
         """
         memory, low, high = self.memory, self.low, self.high
         words, first, last = self.words, self.first, self.last
@@ -206,7 +206,7 @@ class Channel:
         place = watch.base | number << NUMBER_SHIFT
         calls = watch.calls
         index = calls % HISTORY_CALLS
-        if watch.history_notes[index] is note:  # in a loop, mostly: then only the number is new
+        if watch.history_notes[index] is note:  # as in most loops: only the number has changed
             watch.history[index].number = place >> NUMBER_SHIFT
         else:
             watch.history_notes[index] = note
@@ -296,6 +296,7 @@ def caller() -> FrameType:
 
 def outside_wrappers(frame: FrameType) -> FrameType:
     """Return this frame, or the first one above it that is not a wrapper's."""
+    # Python makes an object for `f_back`, so ask for it only above a wrapper's frame.
     while packages.is_wrapper(frame.f_globals.get("__name__", "")):
         outer = frame.f_back
         if outer is None:
@@ -539,7 +540,7 @@ class WatchedCollectives(ChannelComm):
 
 
 def _is_alike(sent: ndarray, received: ndarray) -> bool:
-    """Return whether an array is contiguous and has as many values of the same dtype as another one."""
+    """Return whether `sent` is contiguous and has the size and dtype of `received`."""
     is_as_long = sent.size == received.size
     return is_as_long and sent.flags.c_contiguous and sent.dtype.num == received.dtype.num
 

@@ -265,8 +265,8 @@ class Watch:
         self.noted_row = -1  # the row whose members are in the slot
         self.rank = rank
         self.slot = recorder.slots[rank]
-        self.history = list(self.slot.history)  # the same memory, an object for each call
-        self.history_notes: list[object] = [None] * len(self.history)  # what was written there last
+        self.history = list(self.slot.history)  # one object for each place in that memory
+        self.history_notes: list[object] = [None] * len(self.history)  # the last note written to each
         self.progress = progress  # lets MPI move messages that are on their way
         self.before_error: Callable[[], object] = _do_nothing  # in a program, it does not return
         self.before_end: Callable[[], object] = _do_nothing  # of the process, by a call of the program

@@ -1,4 +1,4 @@
-"""The flight recorder keeps a rank's last calls, also if it writes only what is new of a call."""
+"""The flight recorder keeps a rank's last calls, even where it writes only the number of a call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpiwatch.recorder import HISTORY_CALLS
 
 
 def calls_of(world: WatchedComm) -> list[tuple[str, int, int]]:
-    """Return the operation, count and number of the calls that are kept, oldest first."""
+    """Return the operation, count and number of the last calls, oldest first."""
     rank_watch = world.watch
     if rank_watch is None:
         pytest.skip("the ranks are not watched")
@@ -21,7 +21,7 @@ def calls_of(world: WatchedComm) -> list[tuple[str, int, int]]:
 
 def check_the_last_calls_are_kept_when_loops_change(comm: MPI.Intracomm) -> None:
     world = watch()
-    for counts in (5,), (5, 7), (5, 7, 9), (7,):  # three kinds of calls do not fill 32 places evenly
+    for counts in (5,), (5, 7), (5, 7, 9), (7,):  # three kinds of calls do not divide 32 places evenly
         arrays = [np.zeros(count) for count in counts]
         expected = []
         for _ in range(HISTORY_CALLS + 1):
