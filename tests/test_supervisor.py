@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -169,6 +170,60 @@ def test_a_killed_starter_that_has_loaded_mpi_leaves_no_segment() -> None:
         starter.communicate()
     assert made or not processes.is_mpich(launch.mpiexec())  # Open MPI makes no segment for one process
     wait_until(lambda: not any(map(os.path.exists, made)), "the segments are gone")
+
+
+SETTLED = """
+import os, signal, sys
+from mpiwatch import processes
+
+def in_use(files, pids):
+    used = real(files, pids)
+    print(len(files), len(used), flush=True)
+    return used
+
+real, processes.in_use, processes.SETTLED_S = processes.in_use, in_use, -1.0
+command = [sys.executable, "-c", sys.argv[1]]
+processes.supervise(command, os.getppid(), 5.0, signal.SIGKILL, lambda pid, stopped: [])
+"""
+
+
+@NEEDS_SHM
+def test_files_of_another_job_cost_a_settled_one_few_looks() -> None:
+    """As a check's nine files, which the supervisors of all servers see that run as the same user."""
+    words = [sys.executable, "-c", SETTLED, "print('runs', flush=True); input()"]
+    job = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    paths = [Path(f"{processes.SHM}/mpich_shm_test{os.getpid()}_{number}") for number in range(20)]
+    assert job.stdin and job.stdout and job.stdout.readline() == "runs\n"
+    looks = list[tuple[int, ...]]()
+    try:
+        for path in paths:
+            path.touch()
+            time.sleep(0.02)  # a supervisor that looks at each file has the time to do so
+        while sum(number for number, _ in looks) < len(paths):  # each file is looked at once
+            looks.append(tuple(map(int, job.stdout.readline().split())))
+    finally:
+        job.communicate("\n", timeout=60)
+        processes.remove(list(map(str, paths)))
+    assert len(looks) < len(paths) / 2 and not any(used for _, used in looks), looks
+
+
+@NEEDS_SHM
+def test_a_file_that_a_settled_job_makes_as_its_rank_is_killed_is_removed() -> None:
+    """Another rank has it mapped: the supervisor asks the others as soon as one has ended."""
+    path = Path(f"{processes.SHM}/mpich_shm_test{os.getpid()}")
+    rank = (
+        "import mmap, os, signal, sys, time\n"
+        f"file = open({str(path)!r}, 'wb+'); file.truncate(4096); shared = mmap.mmap(file.fileno(), 4096)\n"
+        "file.close()\n"
+        "if os.fork() == 0: shared[0] = 1; time.sleep(60)\n"
+        "while not shared[0]: time.sleep(0.001)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    try:
+        subprocess.run([sys.executable, "-c", SETTLED, rank], timeout=60, check=False)
+        assert not path.exists()
+    finally:
+        path.unlink(missing_ok=True)
 
 
 @pytest.mark.skipif(not LINUX or os.getuid(), reason="another user's file needs root")

@@ -83,8 +83,8 @@ class Channel:
     """A communicator's row in the flight recorder: one word per rank that identifies the rank's last call.
 
     In a word (see recorder.py), the number counts the collectives on this communicator, and the epoch counts
-    hangs. `members`: ranks of the world, by rank in the communicator. `waits`: whether a collective begins
-    only when all ranks have called it.
+    hangs. `row`, `first` and `number`: what `Watch.new_row` has returned. `members`: ranks of the world, by
+    rank in the communicator. `waits`: whether a collective begins only when all ranks have called it.
     """
 
     def __init__(  # noqa: PLR0917
@@ -92,6 +92,7 @@ class Channel:
         watch: Watch,
         row: int,
         first: int,
+        number: int,
         comm: MPI.Intracomm,
         members: list[int],
         made_by: str = "",
@@ -110,7 +111,7 @@ class Channel:
         self.high = self.low + 8 * len(members)
         self.history = recorder.slot_offset(watch.rank) + Slot.history.offset
         self.notes: dict[Key, tuple[CodeType, int, bytes]] = {}
-        self.number = recorder.head.first_number
+        self.number = number  # of the last call
         self.caller = get_ident()  # the thread that called the last collective
         self.words[self.own] = 0  # of a communicator that had these words before
         recorder.rows[row].made_by = fit(made_by, NAME_BYTES)
@@ -122,7 +123,7 @@ class Channel:
         """Give the row back; called by every rank when all are done with the communicator."""
         self.watch.channels.remove(self)
         if self.rank == 0:
-            self.watch.free_row(self.row, self.first, self.size)
+            self.watch.free_row(self.row, self.first, self.number, self.size)
 
     def begin_collective(  # noqa: PLR0917  (every nanosecond counts)
         self,

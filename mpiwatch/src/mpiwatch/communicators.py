@@ -224,9 +224,10 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
         channel = self._channel
         if channel is None or not is_ready:
             return
-        row = np.array(channel.watch.new_row(new.size) if new.rank == 0 else (-1, -1))
-        RawIntracomm.Bcast(new, row)
-        if row[0] < 0:
+        place = np.array(channel.watch.new_row(new.size) if new.rank == 0 else (-1, -1, -1))
+        RawIntracomm.Bcast(new, place)
+        row, first, number = place.tolist()
+        if row < 0:
             if new.rank == 0:
                 warnings.warn(
                     "This communicator is not watched: too many are open. Free() those no longer needed.",
@@ -234,8 +235,7 @@ class WatchedComm(WatchedCollectives, WatchedMessages):
                 )
             return
         members = waiting.world_ranks(new.Get_group())
-        number, first = row.tolist()
-        new._channel = Channel(channel.watch, number, first, new, members, new.made_by)
+        new._channel = Channel(channel.watch, row, first, number, new, members, new.made_by)
         RawIntracomm.Barrier(new)  # all words are 0
 
     def _end(self, name: str) -> None:
@@ -288,7 +288,8 @@ def watch(keep: bool = False, serve: Serve = serve_here, *, waits: bool = True) 
         rank_watch.new_row(world.size)  # before any rank writes into it
     world.Barrier()
     rank_watch.slot.cell_state = CellState.RUNNING
-    watched_world._channel = Channel(rank_watch, 0, 0, world, list(range(world.size)))
+    number, members = recorder.head.first_number, list(range(world.size))
+    watched_world._channel = Channel(rank_watch, 0, 0, number, world, members)
     atexit.register(renewal.drain, rank_watch)
     return watched_world
 

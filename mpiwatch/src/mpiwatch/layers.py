@@ -81,5 +81,6 @@ def without_rendezvous(comm: WatchedComm) -> WatchedComm:
     new: WatchedComm = comm.Dup()
     channel = new._channel
     if isinstance(channel, Channel):
-        new._channel = Channel(channel.watch, channel.row, channel.first, new, channel.members, waits=False)
+        row, first, number = channel.row, channel.first, channel.number
+        new._channel = Channel(channel.watch, row, first, number, new, channel.members, waits=False)
     return new

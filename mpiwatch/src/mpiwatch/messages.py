@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from time import sleep
@@ -373,7 +374,12 @@ def leftovers(watch: Watch) -> Leftovers:
         if channel in watch.channels and 0 <= dest < len(channel.members):
             place = place_of_instruction(code, instruction)
             sent.append((channel.row, watch.rank, channel.members[dest], tag, place))
-    return Leftovers(arrived, sent, open_requests())
+    return Leftovers(arrived, sent, requests_of_cell())
+
+
+def requests_of_cell() -> list[tuple[str, int, str, bool]]:
+    """Return the requests that this cell has left open, or has dropped: those of earlier cells were named."""
+    return list((Counter(open_requests()) - traffic.open_before).elements())
 
 
 def open_requests() -> list[tuple[str, int, str, bool]]:

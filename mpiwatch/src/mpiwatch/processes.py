@@ -290,6 +290,8 @@ IN_CREATE = 0x100  # from <sys/inotify.h>
 IN_Q_OVERFLOW = 0x4000  # of an event that says that others were lost
 EVENT = struct.Struct("iIII")  # of inotify: watch, mask, cookie, length of the name that follows
 LOOK_S = 0.2
+SETTLED_S = 10.0  # from a job's last file until the next is probably another job's
+GATHER_S = 1.0  # from another job's first file until a look at all that are left
 SWEEP = "--sweep"  # PID …: the program that sweeps when these processes have ended
 
 
@@ -361,6 +363,7 @@ class JobFiles:
         self.created = _creations(SHM) if LINUX else None
         self.decided = set() if has_begun else files_of_mpi()
         self.used: set[str] = set()
+        self.found_s = time.monotonic()  # when the last of the job's files was found
 
     def look(self, processes: Callable[[], Iterable[int]], *, if_created: bool = False) -> None:
         """Note which of the files that have appeared since the last call `processes` have open or mapped.
@@ -374,8 +377,16 @@ class JobFiles:
                 return
         new = files_of_mpi() - self.decided
         if new and LINUX:
-            self.used |= in_use(new, processes())
+            used = in_use(new, processes())
             self.decided |= new
+            if used:
+                self.used |= used
+                self.found_s = time.monotonic()
+
+    @property
+    def have_settled(self) -> bool:
+        """Whether no file of the job was found for a while: a new one is probably another job's."""
+        return time.monotonic() > self.found_s + SETTLED_S
 
     def left(self) -> list[str]:
         """Return the job's files that still exist and that no process uses."""
@@ -606,12 +617,15 @@ def wait_for_either(command: Command, pid: int, files: JobFiles) -> set[int]:
     """
     known: set[int] = set()
     woken, wait_s = child_ends(), POLL_S
-    poll = select.poll()
+    poll, ends = select.poll(), select.poll()
     if LINUX:  # elsewhere, each `ps` is a child that ends, too
         poll.register(woken, select.POLLIN)
+        ends.register(woken, select.POLLIN)
     # On other systems, kernels before 5.3 and in some sandboxes, only polling shows the process's end.
     with contextlib.suppress(AttributeError, OSError):
-        poll.register(os.pidfd_open(pid), select.POLLIN)
+        end = os.pidfd_open(pid)
+        poll.register(end, select.POLLIN)
+        ends.register(end, select.POLLIN)
         if files.created is not None:
             poll.register(files.created, select.POLLIN)
             wait_s = QUIET_S
@@ -622,7 +636,13 @@ def wait_for_either(command: Command, pid: int, files: JobFiles) -> set[int]:
             known = guard.do("own_descendants", own_descendants) or known
         # A notebook's kernel may load MPI, too.
         guard.do("look", look, files, [pid], is_woken)
-        is_woken = bool(guard.do("poll", poll.poll, 1000 * wait_s))
+        ready = guard.do("poll", poll.poll, 1000 * wait_s)
+        is_woken = bool(ready)
+        if ready and files.have_settled and all(file == files.created for file, _ in ready):
+            # A check makes nine files in 50 ms, of which one is left. In a class whose servers have one user,
+            # a look at each by each supervisor takes more of the cores than the checks do.
+            guard.do("poll", ends.poll, 1000 * GATHER_S)
+            guard.do("look", look, files, [pid], True)  # at once after a rank's end: others have them open
         guard.do("drain", drain, woken)
         guard.do("reap_orphans", reap_orphans, command)
     return known

@@ -13,6 +13,7 @@ Importing this module loads no MPI.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -58,9 +59,11 @@ def begin(world: MPI.Intracomm) -> None:
 
 def begin_cell(watch: Any) -> None:
     """Note that a cell begins; `watch` is the world's `comm.watch`."""
+    from mpiwatch.messages import open_requests
     from mpiwatch.under_way import traffic
 
     traffic.balance = 0
+    traffic.open_before = Counter(open_requests())
     watch.begin_cell()
     recording = sys.modules.get("mpiwatch.trace_recorder")  # if a cell of this rank was ever recorded
     if recording is not None:
@@ -83,7 +86,7 @@ def end_cell(watch: Any, error: BaseException | None) -> None:
             print(findings)
     else:
         watch.slot.balance = traffic.balance
-        watch.slot.open_requests = len(messages.open_requests())
+        watch.slot.open_requests = len(messages.requests_of_cell())
     renewal.is_due = renewal.is_due or error is not None
     state = CellState.RETURNED if error is None else CellState.RAISED
     watch.end_cell(state, describe(error) if error else "", type(error).__name__ if error else "")

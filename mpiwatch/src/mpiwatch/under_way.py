@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterator
 from types import CodeType
 from typing import Any, NamedTuple
@@ -69,10 +69,14 @@ def made_by(request: Any) -> Made | None:
 
 
 class CellTraffic:
-    """What this rank's cell has sent minus what it has received, and the last sends: items of a Made."""
+    """What this rank's cell has sent minus what it has received, and the last sends: items of a Made.
+
+    `open_before`: how many requests of each kind were open when the cell began.
+    """
 
     def __init__(self) -> None:
         self.balance = 0
+        self.open_before: Counter[tuple[str, int, str, bool]] = Counter()
         self.sends: deque[tuple[Any, ...]] = deque(maxlen=SENDS_NOTED)
 
 

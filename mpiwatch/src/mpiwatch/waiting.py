@@ -281,6 +281,7 @@ class Watch:
         self.channels: list[Any] = []  # of class Channel, which imports this module
         self.free_rows = [rank * ROWS_PER_RANK + i for i in reversed(range(ROWS_PER_RANK))]
         self.free_words: dict[int, list[int]] = {}  # where words start, by their number
+        self.last_numbers: dict[int, int] = {}  # of the last call of the communicator that had a row before
         self.calls = self.message_waits = 0
         self.slot.pid = os.getpid()
         if recorder.size <= cores():  # ranks that share a core give it to each other at once
@@ -343,15 +344,18 @@ class Watch:
         self.slot.waiting_in = WaitingIn.NOTHING
         self.recorder.set_cell_state(self.rank, state, error, error_type)
 
-    def new_row(self, ranks: int) -> tuple[int, int]:
-        """Return a row for a communicator of which this process is rank 0, and where its words start.
+    def new_row(self, ranks: int) -> tuple[int, int, int]:
+        """Return a row for a communicator of which this process is rank 0.
 
-        `ranks`: how many ranks it has. Both numbers are -1 if there is no room left.
+        Return where its words start, too, and from which number its calls count on. `ranks`: how many ranks
+        it has. All three are -1 if there is no room left.
         """
         first = self._new_words(ranks) if self.free_rows else -1
         if first < 0:
-            return -1, -1
-        return self.free_rows.pop(), first
+            return -1, -1, -1
+        row = self.free_rows.pop()
+        number = max(self.recorder.head.first_number, self.last_numbers.get(row, 0))
+        return row, first, number
 
     def _new_words(self, ranks: int) -> int:
         """Return where so many words start that no other communicator uses; -1 if there is no room left.
@@ -370,9 +374,10 @@ class Watch:
             recorder.head.words_in_use = start + ranks
         return recorder.head.machine * part + start
 
-    def free_row(self, row: int, first: int, ranks: int) -> None:
-        """Give back what `new_row` has returned."""
+    def free_row(self, row: int, first: int, number: int, ranks: int) -> None:
+        """Give back what `new_row` has returned, with the number of the communicator's last call."""
         self.free_rows.append(row)
+        self.last_numbers[row] = number
         self.free_words.setdefault(ranks, []).append(first)
 
     def inspect(self, waiting: Waiting, waited: float) -> None:
