@@ -82,6 +82,40 @@ def test_each_rank_is_told_once_of_each_report_although_all_catch_it(
     assert done.stdout.count("['#1.', '#2.', '#3.', '#4.']") == p, done.stdout
 
 
+FREED = """
+import time
+
+from mpi4py import MPI
+from mpiwatch.communicators import watch
+
+comm, parts = watch(), []
+comm.deadline_s = 1.0
+for calls in 3, 0, 0:
+    part = comm.Dup()
+    for _ in range(calls):
+        part.Barrier()
+    parts.append(str(part._channel.row))
+    part.Free()
+part = comm.Dup()
+print("row", *parts, part._channel.row, flush=True)
+try:
+    until_s = time.monotonic() + 60
+    while comm.rank == 0 and time.monotonic() < until_s and not comm.watch.recorder.head.report_bytes:
+        time.sleep(0.01)
+    part.Barrier()
+except Exception as error:
+    print("report", error, flush=True)
+"""
+
+
+def test_a_report_shows_no_call_of_a_freed_communicator(run: Run, tmp_path: Path) -> None:
+    program = tmp_path / "freed.py"
+    program.write_text(FREED)
+    said = run(3, program).stdout
+    assert len(set(re.findall(r"row (\S+) (\S+) (\S+) (\S+)", said)[0])) == 1, said  # they had the same row
+    assert "never joined collective #1 (Barrier)" in said and "Free" not in said, said
+
+
 LEFT_AND_RIGHT = "left, right, ones = (rank - 1) % size, (rank + 1) % size, np.ones(4)\n"
 EVERY_WAIT = """sent = comm.isend({"from": rank}, right, 2)
 assert comm.irecv(source=left, tag=2).wait() == {"from": left}

@@ -200,3 +200,19 @@ def test_what_a_cell_leaves_is_named(shared: Kernel) -> None:
     cell = "y = np.zeros(3)\ncomm.Recv(y, left, 4)\nprint(comm.recv(source=right, tag=5))"
     assert printed(shared, cell) == ["1"] * 4
     assert "not received" not in shared.run("%%px\nMPI.Request.waitall(sending[1:])\nsending[0].Wait()")
+
+
+def test_a_request_that_a_cell_leaves_open_is_named_below_that_cell_only(shared: Kernel) -> None:
+    said = shared.run("%%px\nfirst = comm.Irecv(np.zeros(1), left, 12)")
+    if "strict" in shared.run("%%px --targets 0\nprint(type(comm).__mro__)").lower():
+        assert "Irecv" not in said, said  # a later cell may wait for it
+    else:
+        assert "the request of Irecv at cell" in said, said
+    assert "Irecv" not in shared.run("%%px\nx = np.ones(1)")
+    said = shared.run("%%px\nif rank == 1:\n    second = comm.Irecv(np.zeros(1), left, 13)")
+    assert "first" not in said and said.count("Irecv at cell") <= 1, said
+    cell = (
+        "%%px\ncomm.Send(x, right, 12)\nfirst.Wait()\n"
+        "if right == 1:\n    comm.Send(x, right, 13)\nif rank == 1:\n    second.Wait()"
+    )
+    assert "Irecv" not in shared.run(cell)

@@ -374,11 +374,11 @@ def leftovers(watch: Watch) -> Leftovers:
         if channel in watch.channels and 0 <= dest < len(channel.members):
             place = place_of_instruction(code, instruction)
             sent.append((channel.row, watch.rank, channel.members[dest], tag, place))
-    return Leftovers(arrived, sent, requests_of_cell())
+    return Leftovers(arrived, sent, traffic.left_open)
 
 
 def requests_of_cell() -> list[tuple[str, int, str, bool]]:
-    """Return the requests that this cell has left open, or has dropped: those of earlier cells were named."""
+    """Return the requests that this cell has left open or has dropped; earlier cells' have been named."""
     return list((Counter(open_requests()) - traffic.open_before).elements())
 
 

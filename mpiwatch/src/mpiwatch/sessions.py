@@ -86,7 +86,8 @@ def end_cell(watch: Any, error: BaseException | None) -> None:
             print(findings)
     else:
         watch.slot.balance = traffic.balance
-        watch.slot.open_requests = len(messages.requests_of_cell())
+        traffic.left_open = messages.requests_of_cell()
+        watch.slot.open_requests = len(traffic.left_open)
     renewal.is_due = renewal.is_due or error is not None
     state = CellState.RETURNED if error is None else CellState.RAISED
     watch.end_cell(state, describe(error) if error else "", type(error).__name__ if error else "")

@@ -71,12 +71,14 @@ def made_by(request: Any) -> Made | None:
 class CellTraffic:
     """What this rank's cell has sent minus what it has received, and the last sends: items of a Made.
 
-    `open_before`: how many requests of each kind were open when the cell began.
+    `open_before`: how many requests of each kind were open when the cell began. `left_open`: those that the
+    last cell has left.
     """
 
     def __init__(self) -> None:
         self.balance = 0
         self.open_before: Counter[tuple[str, int, str, bool]] = Counter()
+        self.left_open: list[tuple[str, int, str, bool]] = []
         self.sends: deque[tuple[Any, ...]] = deque(maxlen=SENDS_NOTED)
 
 
