@@ -314,11 +314,11 @@ def test_a_trace_without_logs_is_not_written(tmp_path: Path, capfd: Any) -> None
     assert "no rank has recorded anything" in capfd.readouterr().err
 
 
-def run_traced(tmp_path: Path, text: str, *options: str, code: int = 0) -> dict[str, Any]:
-    """Run a program on three ranks with --trace; return the trace."""
+def run_traced(tmp_path: Path, text: str, *options: str, ranks: int = 3, code: int = 0) -> dict[str, Any]:
+    """Run a program with --trace; return the trace."""
     program, out = tmp_path / "program.py", tmp_path / "trace.json"
     program.write_text(text)
-    words = [*WATCHED, "-n", "3", "--trace", str(out), *options, str(program)]
+    words = [*WATCHED, "-n", str(ranks), "--trace", str(out), *options, str(program)]
     job = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert job.returncode == code, job.stderr
     assert sorted(tmp_path.iterdir()) == [program, out]  # and no log
@@ -347,6 +347,13 @@ def test_a_program_is_recorded(tmp_path: Path) -> None:
         }
     assert [sum(event["ph"] == end for event in events) for end in "sf"] == [6, 6]
     assert content["otherData"]["messages"] == 6
+
+
+def test_counts_for_two_ranks_are_no_count_with_a_displacement(tmp_path: Path) -> None:
+    text = "import numpy as np\nfrom mpi4py import MPI\n"
+    text += "MPI.COMM_WORLD.Allgatherv(MPI.IN_PLACE, [np.ones(5), [3, 2]])"
+    events = run_traced(tmp_path, text, ranks=2)["traceEvents"]
+    assert [event["args"]["bytes"] for event in events if event["name"] == "Allgatherv"] == [40, 40]
 
 
 def test_a_deadlock_is_recorded_to_its_end(tmp_path: Path) -> None:

@@ -126,6 +126,27 @@ def _datatype(datatype: MPI.Datatype | str | None) -> MPI.Datatype | None:
     return MPI.Datatype.fromcode(datatype) if isinstance(datatype, str) else datatype
 
 
+def has_counts(call: str, place: int) -> bool:
+    """Return whether a collective's buffer at this place, -1 for the last, has a count for each rank."""
+    layouts = LAYOUTS.get(plain_name(call), ())
+    return bool(layouts) and layouts[place] == COUNTS
+
+
+def in_one_piece(message: Any) -> Any:
+    """Return a message with counts for each rank as one with their sum; as it is if it has displacements.
+
+    Without displacements, the ranks' parts follow one another.
+    """
+    try:
+        buffer, counts, displacements, datatype = parse(message, for_each_rank=True)
+        if displacements is not None or counts is None or isinstance(counts, (int, np.integer)):
+            return message
+        whole = [buffer, sum(map(int, counts))]
+        return whole if datatype is None else [*whole, datatype]
+    except Exception:  # mpi4py says what is wrong with it
+        return message
+
+
 def is_in_place(sendbuf: Any) -> bool:
     """Tell whether a collective's argument says that the values to send are in the other one."""
     return sendbuf is None or isinstance(sendbuf, MPI.InPlaceType)

@@ -26,7 +26,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpiwatch import message_waits, messages, modes
-from mpiwatch.arguments import NO_BUFFER, flat, is_in_place, nbytes
+from mpiwatch.arguments import NO_BUFFER, flat, has_counts, in_one_piece, is_in_place, nbytes
 from mpiwatch.collectives import outside_wrappers
 from mpiwatch.communicators import WatchedComm
 from mpiwatch.forwarding import add_methods
@@ -449,7 +449,7 @@ class RecordedComm:
         active = recorder
         if active is None:
             return call(*given.values())
-        buffer = _sent_in_collective(given)
+        buffer = _sent_in_collective(name, given)
         root = given.get("root", -1)
         root = root if isinstance(root, int) else -1
         line = active.line(_getframe(2))
@@ -459,7 +459,7 @@ class RecordedComm:
         if name in MAKERS or (result is None and is_object):
             noted.end()
         else:
-            noted.values(result if is_object else _received_in_collective(given), is_object=is_object)
+            noted.values(result if is_object else _received_in_collective(name, given), is_object=is_object)
         return result
 
     def _record_start(self, name: str, given: dict[str, Any]) -> Any:
@@ -500,11 +500,11 @@ class RecordedComm:
         active = recorder
         if active is None:
             return call(*given.values())
-        buffer, root = _sent_in_collective(given), given.get("root", -1)
+        buffer, root = _sent_in_collective(name, given), given.get("root", -1)
         line = active.line(_getframe(2))
         noted = active.begin(Kind.START_COLLECTIVE, name, self, -1, -1, buffer, line, root=root)
         request = _made(noted, call, given.values())
-        result = _received_in_collective(given)
+        result = _received_in_collective(name, given)
         _keep(active, noted, request, Kind.START_COLLECTIVE, self, -1, -1, result)
         return request
 
@@ -516,7 +516,7 @@ class RecordedComm:
             return request
         if name in NONBLOCKING_COLLECTIVES:
             kind, peer, tag = Kind.START_COLLECTIVE, -1, -1
-            buffer = _received_in_collective(given)
+            buffer = _received_in_collective(name, given)
         else:
             kind = Kind.START_RECEIVE if "source" in given else Kind.START_SEND
             peer = given["source"] if "source" in given else given["dest"]
@@ -644,15 +644,18 @@ def _made(noted: Call, call: Callable[..., Any], arguments: Iterable[Any]) -> An
         raise
 
 
-def _sent_in_collective(given: dict[str, Any]) -> Any:
+def _sent_in_collective(name: str, given: dict[str, Any]) -> Any:
     """Return what this rank brings to a collective."""
     sent = next((given[key] for key in ("sendbuf", "sendobj", "obj", "buf") if key in given), None)
-    return given.get("recvbuf") if is_in_place(sent) and "sendbuf" in given else sent
+    if is_in_place(sent) and "sendbuf" in given:
+        return _received_in_collective(name, given)
+    return in_one_piece(sent) if has_counts(name, 0) else sent
 
 
-def _received_in_collective(given: dict[str, Any]) -> Any:
+def _received_in_collective(name: str, given: dict[str, Any]) -> Any:
     """Return the buffer in which this rank gets the result of a collective."""
-    return given.get("recvbuf", given.get("buf"))
+    received = given.get("recvbuf", given.get("buf"))
+    return in_one_piece(received) if has_counts(name, -1) else received
 
 
 def _keep(  # noqa: PLR0917
