@@ -102,7 +102,9 @@ def test_restart_replaces_engines_in_a_deadlock(kernel: Kernel) -> None:
     assert "3 ranks, one MPI world" in kernel.run("rc = connect(3, restart=True)")
     assert_ranks_work(kernel, 3)
     kernel.run("%px import os; os._exit(1)")
-    kernel.run("while rc.ids:\n    pass")
+    wait = f"import time\nuntil_s = time.monotonic() + {DEADLINE_S}\n"
+    wait += "while rc.ids and time.monotonic() < until_s:\n    time.sleep(0.01)"
+    kernel.run(wait)
     assert "3 ranks, one MPI world" in kernel.run("rc = connect(3, restart=True)")  # without engines, too
 
 
