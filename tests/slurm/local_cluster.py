@@ -119,6 +119,7 @@ class LocalCluster:
         self._start("munged", "-F", *(f"--{option}={munge / file}" for option, file in files.items()))
         self._wait_until((munge / "munge.socket").exists)
         self._start("slurmctld", "-D", "-c")
+        self._wait_until(self.answers)  # a slurmd that registers before waits for up to a minute
         for name in self.nodes:
             self.start_node(name)
         self.wait_until_idle()
@@ -156,6 +157,12 @@ class LocalCluster:
                 with contextlib.suppress(psutil.Error):
                     process.send_signal(how)
         self.daemons[name].wait(STOP_S)
+
+    def answers(self) -> bool:
+        """Return whether slurmctld answers."""
+        with contextlib.suppress(RuntimeError):  # it does not yet
+            return bool(self.command("scontrol", "show", "node", self.nodes[0]))
+        return False
 
     def wait_until_idle(self) -> None:
         """Wait until all nodes are idle."""
