@@ -1,4 +1,4 @@
-# The lab in a container: one image for the dev container, Binder and JupyterHub on Kubernetes (docs/server.md).
+# The lab in a container: one image for the dev container, Binder and JupyterHub on Kubernetes (docs/kubernetes.md).
 #
 #     docker build --tag allreduce-lab .
 #     docker run --rm --shm-size=256m --publish 127.0.0.1:8888:8888 allreduce-lab

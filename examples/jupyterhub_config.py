@@ -20,7 +20,10 @@ c.Spawner.cmd = [
     'exec "$0"/python -P -m labkit.jupyter_server jupyterhub.singleuser "$@"',
     str(BIN),
 ]
-c.Spawner.environment = {"PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin"}
+c.Spawner.environment = {
+    "PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin",
+    "OMP_NUM_THREADS": "1",  # else each kernel starts a thread for each core, as its ranks do not
+}
 c.Spawner.default_url = "/lab/tree/my-notebooks/00_meet_the_cluster.ipynb"
 c.Spawner.args = [
     # Kernels listen on sockets in the student's home instead of ports that all students can reach.
@@ -35,12 +38,13 @@ c.Spawner.args = [
 c.Spawner.start_timeout = 300
 c.Spawner.http_timeout = 300
 
-# With systemd, each student has a unit with limits: a loop that allocates memory or starts processes ends
-# this student's programs and no others, and the units share the cores fairly.
+# With systemd, each student has a unit with limits. A loop that allocates memory loses a rank, and not the
+# student's JupyterLab (OOMPolicy); no other student loses anything. The weight lets the units share the cores
+# evenly, however many processes each has.
 if Path("/run/systemd/system").is_dir():
     c.JupyterHub.spawner_class = "systemd"
     c.SystemdSpawner.mem_limit = "4G"
-    c.SystemdSpawner.unit_extra_properties = {"TasksMax": "1000"}
+    c.SystemdSpawner.unit_extra_properties = {"TasksMax": "1000", "OOMPolicy": "continue", "CPUWeight": "100"}
 
 # A server that nobody has used for two hours ends, too.
 c.JupyterHub.services = [

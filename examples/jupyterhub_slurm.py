@@ -1,6 +1,6 @@
 """JupyterHub on a cluster: each student's server is a SLURM job, and so are its kernels and their ranks.
 
-docs/server.md explains it. Start it as root, on a machine on which `sbatch` works and which the nodes can
+docs/slurm.md explains it. Start it as root, on a machine on which `sbatch` works and which the nodes can
 reach: jupyterhub --config jupyterhub_slurm.py
 """
 

@@ -181,7 +181,8 @@ def in_use(files, pids):
     print(len(files), len(used), flush=True)
     return used
 
-real, processes.in_use, processes.SETTLED_S = processes.in_use, in_use, -1.0
+real, processes.in_use = processes.in_use, in_use
+processes.SETTLED_S, processes.GATHER_S = -1.0, 0.5
 command = [sys.executable, "-c", sys.argv[1]]
 processes.supervise(command, os.getppid(), 5.0, signal.SIGKILL, lambda pid, stopped: [])
 """

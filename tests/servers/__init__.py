@@ -1,4 +1,4 @@
-"""The ways beyond a student's own machine, of docs/server.md: JupyterHub, a container image, Kubernetes."""
+"""The ways beyond a student's own machine: JupyterHub, a container image, Kubernetes; docs/server.md, kubernetes.md."""
 
 from __future__ import annotations
 

@@ -52,6 +52,24 @@ def test_every_setting_exists(example: str, classes: set[str], monkeypatch: pyte
         assert {*config[name]} <= {*traits}, name
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
+@pytest.mark.parametrize("wrong", ["", "OOMPolicies"])
+def test_systemd_knows_the_limits_of_a_students_unit(
+    wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "is_dir", lambda folder: True)
+        properties = settings("jupyterhub_config.py")["SystemdSpawner"]["unit_extra_properties"]
+    lines = [
+        f"{name}={value}" for name, value in {**properties, **({wrong: "continue"} if wrong else {})}.items()
+    ]
+    unit = tmp_path / "student.service"
+    unit.write_text("\n".join(["[Service]", f"ExecStart={shutil.which('true')}", *lines, ""]))
+    words = ["systemd-analyze", "verify", "--recursive-errors=no", str(unit)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ("student.service" in done.stderr) == bool(wrong), done.stderr
+
+
 def test_the_unit_of_systemd_starts_what_the_page_installs(tmp_path: Path) -> None:
     unit = (EXAMPLES / "jupyterhub.service").read_text()
     page = (ROOT / "docs/install.md").read_text()

@@ -291,7 +291,7 @@ IN_Q_OVERFLOW = 0x4000  # of an event that says that others were lost
 EVENT = struct.Struct("iIII")  # of inotify: watch, mask, cookie, length of the name that follows
 LOOK_S = 0.2
 SETTLED_S = 10.0  # from a job's last file until the next is probably another job's
-GATHER_S = 1.0  # from another job's first file until a look at all that are left
+GATHER_S = 5.0  # from another job's first file until a look at those that are left
 SWEEP = "--sweep"  # PID …: the program that sweeps when these processes have ended
 
 
