@@ -1,4 +1,4 @@
-"""The ways beyond a student's own machine: JupyterHub, a container image, Kubernetes; docs/server.md, kubernetes.md."""
+"""What docs/server.md, slurm.md and kubernetes.md set up: JupyterHub, a container image, Kubernetes."""
 
 from __future__ import annotations
 
