@@ -23,6 +23,7 @@ EXAMPLES = ROOT / "examples"
 CLASSES = {
     "JupyterHub": "jupyterhub.app",
     "Authenticator": "jupyterhub.auth",
+    "LocalAuthenticator": "jupyterhub.auth",
     "Spawner": "jupyterhub.spawner",
     "SystemdSpawner": "systemdspawner",
     "SlurmSpawner": "batchspawner",
@@ -50,6 +51,18 @@ def test_every_setting_exists(example: str, classes: set[str], monkeypatch: pyte
     for name in classes:
         traits = getattr(import_module(CLASSES[name]), name).class_traits(config=True)
         assert {*config[name]} <= {*traits}, name
+
+
+@pytest.mark.skipif(missing_of_jupyterhub() != "", reason=missing_of_jupyterhub())
+@pytest.mark.parametrize("page", ["install.md", "server.md", "slurm.md"])
+def test_every_setting_that_a_page_names_exists(page: str) -> None:
+    named = re.findall(r"\bc\.(\w+)\.(\w+)", (ROOT / "docs" / page).read_text())
+    assert named
+    for name, setting in named:
+        assert setting in getattr(import_module(CLASSES[name]), name).class_traits(config=True), (
+            name,
+            setting,
+        )
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
