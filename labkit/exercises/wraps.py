@@ -226,16 +226,25 @@ def _noting_class() -> Any:
         def wait(self, status: MPI.Status | None = None) -> None:
             self.Wait(status)
 
-    # MPI's own Testall and Waitall bypass the methods above.
-    def test_all(cls: Any, requests: Any, statuses: Any = None) -> bool:
+    def are_noted(requests: Sequence[Any]) -> bool:
+        return any(NotedRequest in type(request).__mro__ for request in requests)
+
+    # MPI's own Testall and Waitall bypass the methods above. In a notebook, later cells call these, too.
+    def test_all(cls: Any, requests: Sequence[Any], statuses: Any = None) -> bool:
+        if not are_noted(requests):
+            return plain_test_all(requests, statuses)
         notes.together.append("Testall")
         return all([request.Test() for request in requests])
 
-    def wait_all(cls: Any, requests: Any, statuses: Any = None) -> bool:
+    def wait_all(cls: Any, requests: Sequence[Any], statuses: Any = None) -> bool:
+        if not are_noted(requests):
+            return plain_wait_all(requests, statuses)
         notes.together.append("Waitall")
         return all([request.Wait() for request in requests])
 
     request_class: Any = MPI.Request
+    plain_test_all: Callable[..., bool] = request_class.Testall
+    plain_wait_all: Callable[..., bool] = request_class.Waitall
     request_class.Testall = classmethod(test_all)
     request_class.Waitall = classmethod(wait_all)
 
