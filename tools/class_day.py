@@ -330,13 +330,13 @@ class Reader:
         self.run_again()
 
     def run_again(self) -> None:
-        """Run all cells above, without those that check or fail; the first connects."""
-        above = [cell for cell in self.book.solved[: self.position + 1] if not (cell.may_fail or cell.checks)]
+        """Run all cells above, without those that check; the first connects."""
+        above = [cell for cell in self.book.solved[: self.position + 1] if not cell.checks]
         self.run("connect() again", above[0].source)
         with self.day.timed("all cells above"):
             for cell in above[1:]:
                 reply = self.tab.run(cell.source, CELL_S)
-                self.note_problems(reply, cell.source, may_fail=False)
+                self.note_problems(reply, cell.source, cell.may_fail)
 
     def close_the_tab(self) -> None:
         """Close the tab, and open it again after a while."""
@@ -346,7 +346,10 @@ class Reader:
             self.tab.open()
 
     def run_all(self) -> None:
-        """Run all cells of the notebook at once, with the answers given so far."""
+        """Run all cells of the notebook at once, with the answers given so far, and again those above.
+
+        The cells below may have changed variables of those above.
+        """
         done = self.position + 1
         cells = [*self.book.solved[:done], *self.book.cells[done:]]
         stops = [not cell.may_fail for cell in cells]
@@ -355,6 +358,7 @@ class Reader:
         for cell, reply in zip(cells, replies, strict=True):
             if reply.status != "aborted":  # the cell before it has been noted
                 self.note_problems(reply, cell.source, cell.may_fail)
+        self.run_again()
 
 
 def shortened(text: str) -> str:

@@ -46,6 +46,7 @@ class RankMagics(CellMagics):
     # The cells that have defined names on the ranks: their numbers as the notebook shows them now, by the
     # cell's id, or by its text where cells have no id.
     setup_cells: dict[str, int]
+    hang: Report | None = None  # of the last cell that hung, also on ranks that have ended since
     progress_after_seconds = live_view.AFTER_S
 
     def text_for_ranks(self, options: str, body: str) -> str:
@@ -66,6 +67,9 @@ class RankMagics(CellMagics):
         try:
             if not questions or has_code(code):
                 result = self.run_on_ranks(code, options)
+        except Exception:
+            self.hang = self.ranks.last_report() or self.hang
+            raise
         finally:
             if defines_names(code):
                 service.cell_has_ended()
@@ -194,6 +198,7 @@ def activate(ranks: Ranks, *, cleared: bool) -> None:
     magics.setup_cells = {}
     magics.magics["cell"]["replay"] = magics.cell_replay
     if old is not None:
+        magics.hang = old.hang
         is_new = old.ranks.pids != ranks.pids
         again = cells_phrase(old.setup_cells.values())
         if not is_new and not cleared:
@@ -268,7 +273,7 @@ def last_hang() -> Report | None:
     """Return the report of this notebook's last hang, for `labkit.plots.hang`; None if no cell hung."""
     shell = get_ipython()
     magics = shell.magics_manager.registry.get("RankMagics") if shell is not None else None
-    return magics.ranks.last_report() if magics is not None else None
+    return (magics.ranks.last_report() or magics.hang) if magics is not None else None
 
 
 def cells_phrase(numbers: Collection[int]) -> str:

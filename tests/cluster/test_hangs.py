@@ -302,6 +302,14 @@ def test_a_restarted_kernel_replaces_engines_in_the_cell_of_the_old_one(
     assert "NameError" in kernel.run("%px print(mark)")
 
 
+def test_the_last_hang_is_known_after_a_connect_to_new_ranks(kernel: Kernel) -> None:
+    kernel.run("from labkit.cluster import connect, last_hang\nrc = connect(2, restart=True)")
+    assert kernel.run("print(last_hang())").strip() == "None"
+    assert "HangError" in kernel.run("%%px\nif rank == 0:\n    comm.Barrier()")
+    kernel.run("rc = connect(2, restart=True)")
+    assert "Report(reason=" in kernel.run("print(last_hang())")
+
+
 def test_new_ranks_name_the_cells_to_run_again(kernel: Kernel) -> None:
     connect_ = "from labkit.cluster import connect\nrc = connect(2, restart=True)"
     assert "%%px cell" not in kernel.run(connect_)
