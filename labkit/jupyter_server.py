@@ -12,13 +12,18 @@ leaves 0.8 seconds:
 - the settings of yarn, which JupyterLab needs only to build itself from source, and reads by starting Node.js
   (0.3 s);
 - the search for language servers, which starts npm (0.3 s). It serves only the extension jupyterlab-lsp.
+
+It also keeps the port that the server finds. JupyterLab looks for a free port and listens on it half a second
+later; of twenty servers that started at once on one machine, four found the same port as another one, and ended.
 """
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 GRAMMAR = "rfc3987_syntax"
 NO_LANGUAGE_SERVERS = "--LanguageServerManager.autodetect=False"
@@ -45,11 +50,39 @@ def leave_yarn_out() -> None:
     commands._yarn_config = lambda logger: {"yarn config": {}, "npm config": {}}
 
 
+def hold_port() -> None:
+    """Make a server listen on a port as soon as it has found it. The methods are not documented."""
+    from jupyter_server.serverapp import ServerApp  # noqa: PLC0415  (after `leave_grammar_out`)
+    from tornado.netutil import bind_sockets  # noqa: PLC0415
+
+    server_class: Any = ServerApp
+    find = server_class._find_http_port
+
+    def find_and_hold(server: Any) -> None:
+        while True:
+            find(server)  # ends the process if no port is free
+            try:
+                server.held_sockets = bind_sockets(server.port, server.ip)
+                return
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                # Another server has just taken it: look again.
+
+    def listen(server: Any) -> bool:
+        server.http_server.add_sockets(server.held_sockets)
+        return True
+
+    server_class._find_http_port = find_and_hold
+    server_class._bind_http_server_tcp = listen
+
+
 def main() -> None:
     """Start the server that the command line names."""
     module, *options = sys.argv[1:]
     leave_grammar_out()
     leave_yarn_out()
+    hold_port()
     if find_spec("jupyterlab_lsp") is None:
         options.append(NO_LANGUAGE_SERVERS)
     sys.argv[:] = [module, *options]

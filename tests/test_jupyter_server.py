@@ -73,3 +73,25 @@ def test_the_option_that_turns_the_search_off_is_one_of_jupyter_lsps() -> None:
     assert name == "LanguageServerManager"
     shown = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert f"'{trait}': " in shown.stdout
+
+
+FIND_A_PORT = """
+import errno, socket
+from labkit import jupyter_server
+from jupyter_server.serverapp import ServerApp
+
+first = socket.create_server(("127.0.0.1", 0))
+jupyter_server.hold_port()
+server = ServerApp(ip="127.0.0.1", port=first.getsockname()[1])
+server._find_http_port()
+try:
+    socket.create_server(("127.0.0.1", server.port))
+except OSError as error:
+    print(server.port != first.getsockname()[1], error.errno == errno.EADDRINUSE)
+"""
+
+
+def test_a_server_keeps_the_port_that_it_finds() -> None:
+    """Else another server may find the same port before the first listens on it."""
+    done = subprocess.run([sys.executable, "-c", FIND_A_PORT], capture_output=True, text=True, check=True)
+    assert done.stdout == "True True\n", done

@@ -36,7 +36,6 @@ from mpiwatch.processes import supervised
 DEADLINE_S = 300.0
 IDLE_S = 20.0
 SETTLE_S = 5.0  # after a start, before a server counts as idle
-TOKEN = secrets.token_hex(24)
 CONNECT = "from labkit.cluster import connect\nrc = connect({ranks}, timeout=300)"
 # Train LeNet-5 on 100 images, as notebook 08 does.
 PREPARE = """%%px
@@ -61,7 +60,8 @@ class Student:
         self.said = ""  # by the last cell
         own = {name: str(home / name.lower()) for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR")}
         self.ipython = own["IPYTHONDIR"]
-        self.env = {**os.environ, **own, "HOME": str(home), "JUPYTER_TOKEN": TOKEN}
+        self.token = secrets.token_hex(24)
+        self.env = {**os.environ, **own, "HOME": str(home), "JUPYTER_TOKEN": self.token}
         self.env["LABKIT_PROGRESS"] = f"{home}/progress.json"
         options = [f"--ServerApp.root_dir={home}", "--ServerApp.log_level=ERROR", "--no-browser"]
         options += ["--KernelManager.transport=ipc", "--allow-root"]
@@ -78,8 +78,8 @@ class Student:
         """Start the kernel and its engines; return the seconds that `connect()` took."""
         runtime = Path(self.env["JUPYTER_RUNTIME_DIR"])
         url = json.loads(_first_text(runtime, "jpserver-*.json"))["url"]
-        _try_until_it_works(lambda: urllib.request.urlopen(f"{url}api/status?token={TOKEN}"))
-        request = urllib.request.Request(f"{url}api/kernels?token={TOKEN}", b"{}")
+        _try_until_it_works(lambda: urllib.request.urlopen(f"{url}api/status?token={self.token}"))
+        request = urllib.request.Request(f"{url}api/kernels?token={self.token}", b"{}")
         kernel = json.loads(urllib.request.urlopen(request, timeout=DEADLINE_S).read())["id"]
         connection = runtime / f"kernel-{kernel}.json"
         _first_text(runtime, connection.name)
