@@ -14,7 +14,8 @@ leaves 0.8 seconds:
 - the search for language servers, which starts npm (0.3 s). It serves only the extension jupyterlab-lsp.
 
 It also keeps the port that the server finds. JupyterLab looks for a free port and listens on it half a second
-later; of twenty servers that started at once on one machine, four found the same port as another one, and ended.
+later. Of twenty servers that started at once on one machine, four found the same port as another one, and
+ended.
 """
 
 from __future__ import annotations
