@@ -12,7 +12,7 @@ c = get_config()  # noqa: F821  (given by traitlets)
 BIN = Path(sys.executable).parent
 
 # Bring the student's copies in ~/my-notebooks up to date, then start the server as `jupyterhub-singleuser`
-# does, but with a third of the computing.
+# does, in a third of the processor time.
 c.Spawner.cmd = [
     "sh",
     "-c",
@@ -22,7 +22,7 @@ c.Spawner.cmd = [
 ]
 c.Spawner.environment = {
     "PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin",
-    "OMP_NUM_THREADS": "1",  # else each kernel starts a thread for each core, as its ranks do not
+    "OMP_NUM_THREADS": "1",  # else each kernel starts a BLAS thread for each core
 }
 c.Spawner.default_url = "/lab/tree/my-notebooks/00_meet_the_cluster.ipynb"
 c.Spawner.args = [
@@ -38,9 +38,9 @@ c.Spawner.args = [
 c.Spawner.start_timeout = 300
 c.Spawner.http_timeout = 300
 
-# With systemd, each student has a unit with limits. A loop that allocates memory loses a rank, and not the
-# student's JupyterLab (OOMPolicy); no other student loses anything. The weight lets the units share the cores
-# evenly, however many processes each has.
+# With systemd, each student has a unit with limits. If a loop allocates more memory, Linux ends the
+# largest process, mostly a rank, and JupyterLab goes on (OOMPolicy). The weight lets the units share the
+# cores evenly, however many processes each has.
 if Path("/run/systemd/system").is_dir():
     c.JupyterHub.spawner_class = "systemd"
     c.SystemdSpawner.mem_limit = "4G"
