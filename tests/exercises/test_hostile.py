@@ -78,7 +78,8 @@ def test_a_rank_in_a_loop_is_named_also_if_it_gets_a_core_late() -> None:
     assert "within 4 s" in found.finding and re.search("rank 1 is at line [34]", found.finding)
 
 
-# Reaches a deadline many times. Each time, the deadline's thread ends while the main thread writes its stack.
+# The job reaches a deadline many times. Each time, the deadline's thread ends while the main thread writes
+# its stack.
 DEADLINES = """\
 import os, sys
 from labkit.checks import job
