@@ -29,6 +29,7 @@ from labkit.hosts.links import CARD
 from labkit.hosts.namespaces import FOLDER
 from labkit.hosts.state import processes_on
 from mpiwatch import launch
+from mpiwatch.processes import forgotten_segments, is_mpich
 from tests.cluster_fixtures import STRANGER, wait_until
 from tests.conftest import PROGRAMS, thorough
 from tests.programs.faulty import CALLS, FAULT, Fault
@@ -89,8 +90,15 @@ class Machines:
         return path
 
     def start_sshd(self, host: str) -> None:
-        self.on(host, f"/usr/sbin/sshd -f {self.folder}/sshd-{host}")
+        self.on(host, f"/usr/sbin/sshd -E {self.log(host)} -f {self.folder}/sshd-{host}")
         wait_until((self.folder / f"pid-{host}").exists, f"sshd on {host}", 20)
+
+    def log(self, host: str) -> Path:
+        return self.folder / f"log-{host}"
+
+    def connections(self, host: str) -> int:
+        """Return how many connections a host's sshd has accepted."""
+        return self.log(host).read_text().count("Accepted publickey")
 
     def stop_sshd(self, host: str) -> None:
         os.kill(int((self.folder / f"pid-{host}").read_text()), signal.SIGTERM)
@@ -133,6 +141,7 @@ def machines(allowed: None) -> Iterator[Machines]:
                 "UCX_TLS": "tcp,self",
                 "MPIWATCH_SEPARATE_MACHINES": "1",
                 "XDG_CONFIG_HOME": str(folder),
+                "XDG_RUNTIME_DIR": str(folder),
             }
             yield from started(Machines(folder, {**os.environ, **own}))
 
@@ -155,8 +164,12 @@ def started(machines: Machines) -> Iterator[Machines]:
 
 @pytest.fixture(autouse=True)
 def nothing_left(machines: Machines) -> Iterator[None]:
+    """Wait for the end of all programs; the connections that wait for further sessions are last."""
+    before = set(forgotten_segments())
     yield
     wait_until(lambda: not machines.programs(), "no program left on any host", 40)
+    wait_until(lambda: not set(forgotten_segments()) - before, "no shared memory left", 40)
+    assert not list(machines.folder.rglob("labkit-*"))
 
 
 def refused(machines: Machines, *lines: str) -> dict[str, str]:
@@ -264,6 +277,27 @@ def test_a_program_and_an_environment_whose_paths_have_spaces(machines: Machines
     assert [row[3] for row in said[1:]] == ["", "", ""]
 
 
+@pytest.mark.parametrize(
+    ("folder", "connections"),
+    [("short", 1), ("two words", 3), ("l" + "o" * ssh.LONGEST + "ng", 3), ("missing", 3), ("", 3)],
+    ids=["as it should be", "with a space", "long", "missing", "not set"],
+)
+def test_a_machine_is_connected_to_once_if_sockets_have_a_folder(
+    machines: Machines, folder: str, connections: int
+) -> None:
+    runtime = machines.folder / folder
+    if folder != "missing":
+        runtime.mkdir(exist_ok=True)
+    program = machines.work / "short.py"
+    program.write_text("from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n")
+    before = machines.connections("lab1")
+    variables = {"XDG_RUNTIME_DIR": str(runtime) if folder else ""}
+    machines.run(*LABKIT, "run", "--hosts", machines.host_file(), program, **variables)
+    if connections == 1 and not is_mpich(launch.mpiexec()):
+        connections = 2  # one of them is Open MPI's own
+    assert machines.connections("lab1") - before == connections
+
+
 def test_a_training_run_gives_the_weights_of_one_machine(machines: Machines) -> None:
     options = ("--model", "mlp", "--data", "digits", "--epochs", "1", "--iterations", "20")
     machines.run(*LABKIT, "train", "--hosts", machines.host_file(), *options, "--out", "four")
@@ -291,7 +325,9 @@ while True: comm.Allreduce(x.copy(), x)
 """
 ENDLESS = """import time
 from mpi4py import MPI
+from mpiwatch.processes import sweep_after_this_job
 
+sweep_after_this_job()  # as engines and the ranks of labkit's commands do
 MPI.COMM_WORLD.Barrier()
 if MPI.COMM_WORLD.rank == 0: open("going-too", "w").close()
 while True:

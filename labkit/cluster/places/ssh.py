@@ -55,8 +55,12 @@ ROOT = Path(__file__).parents[3]
 FOLDERS = ROOT, Path(sys.prefix)  # the lab and its environment; one may be in the other
 END_S = 2.0  # from SIGTERM to SIGKILL
 POLL_S = 0.2
-SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
-ALIVE = ("-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3")  # notice a silent host after 9 s
+SSH = (
+    *("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"),
+    *("-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3"),  # notice a silent host after 9 s
+)
+UNUSED_S = 5  # until a connection that no session uses any more ends
+LONGEST = 38  # characters of a folder's path for sockets: ssh adds 66, and a socket's path has at most 104
 # What ssh prints → what is wrong, and how to mend it.
 FAULTS = {
     "resolve hostname": "its name is unknown here: `echo ADDRESS {host} | sudo tee -a /etc/hosts`",
@@ -112,6 +116,25 @@ def hosts_of_ranks(path: Path, ranks: int | None) -> list[str]:
             f"`lab1 slots=2`, or raise their numbers."
         )
     return sorted(names, key=names.index)[:ranks]  # all ranks of a host together, as MPI starts them
+
+
+def sessions_share() -> list[str]:
+    """Return the options with which ssh uses a connection to a machine again, if there is one.
+
+    A look, the watch over the machines and mpiexec connect to each machine, one soon after the other, and a
+    new connection takes about as much time as a rank's start. Return nothing if this user has no folder for
+    the connections' sockets.
+    """
+    folder = os.environ.get("XDG_RUNTIME_DIR", "")
+    has_room = 0 < len(folder) <= LONGEST and " " not in folder and os.access(folder, os.W_OK)
+    return ["-o", f"ControlPath={folder}/labkit-%C"] if has_room else []
+
+
+def to(host: str, command: str) -> list[str]:
+    """Return the command line that runs a shell's command on a host, and keeps the connection for others."""
+    share = sessions_share()
+    keep = ["-o", "ControlMaster=auto", "-o", f"ControlPersist={UNUSED_S}"] if share else []
+    return [*SSH, *share, *keep, host, command]
 
 
 class EnginesBySsh(Engines):
@@ -221,7 +244,7 @@ def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[s
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with ThreadPoolExecutor(len(hosts) + 1) as pool:
         here = [host for host, is_local in zip(hosts, pool.map(is_here, hosts), strict=True) if is_local]
-        lines = {host: [*SSH, host, shlex.join(command)] for host in hosts if host not in here}
+        lines = {host: to(host, shlex.join(command)) for host in hosts if host not in here}
         environment = {name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"}
         looks = {
             host: subprocess.Popen(line, env=environment, text=True, **pipes)
@@ -319,13 +342,12 @@ def last_look(environment: Mapping[str, str], ranks: int) -> dict[str, Any]:
     return prepare(host_file(machines.get("file") or environment.get(FILE)), ranks)
 
 
-def on_others(hosts: Sequence[str], command: str, *options: str) -> dict[str, subprocess.Popen[bytes]]:
+def on_others(hosts: Sequence[str], command: str) -> dict[str, subprocess.Popen[bytes]]:
     """Start a shell's command on each of the hosts except this machine; return the processes of ssh."""
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
     others = [host for host in dict.fromkeys(hosts) if not is_here(host)]
     return {
-        host: subprocess.Popen([*SSH, *options, host, command], stderr=subprocess.DEVNULL, **pipes)
-        for host in others
+        host: subprocess.Popen(to(host, command), stderr=subprocess.DEVNULL, **pipes) for host in others
     }
 
 
@@ -373,7 +395,7 @@ class HostWatch:
                 f"read size; test -e {mark} || {{ head -c $size > {part}; mv {part} {engine}; }}; "
                 f"exec cat >/dev/null"
             )
-        self.connections = on_others(self.hosts, shlex.join(["sh", "-c", script]), *ALIVE)
+        self.connections = on_others(self.hosts, shlex.join(["sh", "-c", script]))
         for connection in self.connections.values():
             connection.stdout.readline()  # type: ignore[union-attr]
         if self.is_cluster:
@@ -447,6 +469,10 @@ def main(arguments: Sequence[str]) -> None:
     passed = sorted(name for name in environment if name.startswith(PASSED) and name != MACHINES)
     slots = Counter(machines["hosts"])
     line, settings = command(mpiexec, slots, arguments[2:], **machines["where"], passed=passed)
+    share = sessions_share()
+    if share:
+        # For MPICH's. Open MPI's would end with a message of its own before the watch names a lost machine.
+        settings["HYDRA_LAUNCHER_EXTRA_ARGS"] = " ".join(share)
     prefix = unquoted_prefix(mpiexec)
     if prefix:
         # The supervisor of mpiexec removes this folder, which is Open MPI's own.

@@ -70,7 +70,7 @@ OPEN_MPI = {
 
 # Ranks of one machine need no port: they reach each other through its memory. UCX and libfabric are MPICH's
 # transports; libfabric opens a port even so, here one that other machines cannot reach.
-ONE_MACHINE = {"UCX_TLS": "sm,self", "OMPI_MCA_btl": "sm,self", "FI_TCP_IFACE": "lo"}
+ONE_MACHINE = {"UCX_TLS": "posix,self", "OMPI_MCA_btl": "sm,self", "FI_TCP_IFACE": "lo"}
 # Variables that a user sets in order to choose the transport, by their first letters.
 TRANSPORT = "UCX_", "FI_", "OMPI_MCA_btl", "OMPI_MCA_pml"
 # If set, mpiexec starts ranks on several machines, which no file of hosts has named to it.
