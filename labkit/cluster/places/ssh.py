@@ -346,9 +346,7 @@ def on_others(hosts: Sequence[str], command: str) -> dict[str, subprocess.Popen[
     """Start a shell's command on each of the hosts except this machine; return the processes of ssh."""
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
     others = [host for host in dict.fromkeys(hosts) if not is_here(host)]
-    return {
-        host: subprocess.Popen(to(host, command), stderr=subprocess.DEVNULL, **pipes) for host in others
-    }
+    return {host: subprocess.Popen(to(host, command), stderr=subprocess.DEVNULL, **pipes) for host in others}
 
 
 def lost(hosts: Sequence[str]) -> str:
