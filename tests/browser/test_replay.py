@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nbformat
 import pytest
+from PIL import Image
 
 from labkit.replay.page import Replay
 from tests.browser.jupyterlab import Lab, open_notebook
+from tests.conftest import run_python
 from tests.replay.recordings import deadlock, ring
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
+ROOT = Path(__file__).parents[2]
 
 SOURCE = "\n".join(["%%replay", *(f"line {number}" for number in range(2, 10))])
 PHONE = {"width": 390, "height": 740}
@@ -66,3 +70,10 @@ def test_a_failed_cell_is_shown_at_its_end(browser: Browser) -> None:
         page.set_content(Replay(deadlock(), SOURCE, "ranks wait for each other\n  in Send")._repr_html_())
         assert page.locator("input[type=range]").input_value() == "4"
         assert "in Send to rank 1" in page.locator(".state").inner_text()
+
+
+def test_the_pictures_of_the_pages_are_made_anew(tmp_path: Path) -> None:
+    run_python(ROOT / "tools/make_replay_pictures.py", tmp_path)
+    for path in ROOT / "docs/replay.png", ROOT / "mpiwatch/docs/trace.png":
+        with Image.open(path) as kept, Image.open(tmp_path / path.name) as made:
+            assert made.width == kept.width and made.height > 300
