@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labkit.children import ChildError, run_child
-from labkit.cli.inputs import MOST_RANKS, InputError, InputFile, Whole, one_line
+from labkit.cli.inputs import MOST_RANKS, InputError, InputFile, InputFolder, Whole, one_line
 from labkit.files import printable
 from mpiwatch import launch
 from mpiwatch.processes import STOP_SIGNALS, print_error, without_job
@@ -59,9 +59,25 @@ def ranks_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return option(hosts_option(function))
 
 
+class HostFile(InputFile):
+    """The path of a host file, for the command that starts the ranks: their machines may have none."""
+
+    def check(self, path: Path) -> None:
+        if not under_mpiexec():
+            super().check(path)
+
+
+class FolderOfRankZero(InputFolder):
+    """The path of a folder that rank 0 reads: other ranks may be on machines without it."""
+
+    def check(self, path: Path) -> None:
+        if launch.SEVERAL_MACHINES not in os.environ or launch.is_first():
+            super().check(path)
+
+
 hosts_option = click.option(
     "--hosts",
-    type=InputFile(),
+    type=HostFile(),
     metavar="FILE",
     callback=_note_hosts,
     expose_value=False,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labkit.cli.inputs import Finite, InputFolder, OutputFolder, Whole, one_line
-from labkit.cli.ranks import HOSTS, ending_together, hosts_option, on_ranks, under_mpiexec
+from labkit.cli.ranks import HOSTS, FolderOfRankZero, ending_together, hosts_option, on_ranks, under_mpiexec
 from labkit.train.checklist import ITEMS, missing
 from labkit.train.presets import PRESETS
 from labkit.train.settings import RECIPES, THE_RUN, Settings
@@ -73,7 +73,7 @@ OF_THE_COMMAND: list[Option] = [
     ),
     click.option(
         "--resume",
-        type=InputFolder(),
+        type=FolderOfRankZero(),
         metavar="RUN",
         help="Continue the run in this directory from its last checkpoint.",
     ),

@@ -234,8 +234,8 @@ def test_a_firewall_between_two_machines(machines: Machines) -> None:
     try:
         assert refused(machines) == {
             **READY,
-            "lab1": "lab2 cannot connect to its ports: `ssh lab1 sudo ufw allow from 10.77.0.0/24`",
-            "lab2": "lab1 cannot connect to its ports: `ssh lab2 sudo ufw allow from 10.77.0.0/24`",
+            "lab1": "lab2 cannot connect to its ports: `ssh -t lab1 sudo ufw allow from 10.77.0.0/24`",
+            "lab2": "lab1 cannot connect to its ports: `ssh -t lab2 sudo ufw allow from 10.77.0.0/24`",
         }
     finally:
         machines.on("lab1", f"ip route del prohibit {address}")
@@ -299,8 +299,18 @@ def test_a_machine_is_connected_to_once_if_sockets_have_a_folder(
 
 
 def test_a_training_run_gives_the_weights_of_one_machine(machines: Machines) -> None:
+    """The other machines have neither the host file nor the folder of the run that is to be resumed."""
     options = ("--model", "mlp", "--data", "digits", "--epochs", "1", "--iterations", "20")
-    machines.run(*LABKIT, "train", "--hosts", machines.host_file(), *options, "--out", "four")
+    on_hosts = (*LABKIT, "train", "--hosts", machines.host_file())
+    others = "lab1", "lab2", "lab3"
+    for host in others:
+        machines.on(host, f"mount -t tmpfs tmpfs {machines.work}")
+    try:
+        machines.run(*on_hosts, *options, "--checkpoint-every", "5", "--out", "four")
+        assert "there is nothing to resume" in machines.run(*on_hosts, "--resume", "four")
+    finally:
+        for host in others:
+            machines.on(host, f"umount {machines.work}")
     record = json.loads((machines.work / "four/run.json").read_text())
     assert record["hosts"] == ["lab0", "lab1", "lab2", "lab3"]
     here = {**launch.settings(), **launch.ONE_MACHINE}

@@ -269,7 +269,7 @@ def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[s
                         network = answers[other]["network"]
                         mend = f"sudo ufw allow from {network}"
                         if other:
-                            mend = f"ssh {other} {mend}"
+                            mend = f"ssh -t {other} {mend}"  # sudo asks for a password
                         faults[other].append(f"{host or THIS} cannot connect to its ports: `{mend}`")
         finally:
             deadline.cancel()

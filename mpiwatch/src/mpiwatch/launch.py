@@ -39,6 +39,7 @@ __all__ = [
     "Options",
     "SettingError",
     "command_line",
+    "is_first",
     "lack_of_shared_memory",
     "launcher_of_ranks",
     "mpiexec",
