@@ -11,7 +11,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from labkit.hosts.links import CARD
 from labkit.hosts.namespaces import FOLDER
 from labkit.hosts.state import processes_on
 from mpiwatch import launch
-from mpiwatch.processes import forgotten_segments, is_mpich
+from mpiwatch.processes import forgotten_segments, is_mpich, supervised
 from tests.cluster_fixtures import STRANGER, wait_until
 from tests.conftest import PROGRAMS, thorough
 from tests.programs.faulty import CALLS, FAULT, Fault
@@ -96,6 +98,13 @@ class Machines:
     def log(self, host: str) -> Path:
         return self.folder / f"log-{host}"
 
+    def end_connections(self) -> None:
+        """End the connections that jobs have shared; each would end ssh.UNUSED_S after its last session."""
+        for socket in self.folder.glob("labkit-*"):
+            subprocess.run(
+                ["ssh", "-O", "exit", f"-oControlPath={socket}", "any"], check=False, capture_output=True
+            )
+
     def connections(self, host: str) -> int:
         """Return how many connections a host's sshd has accepted."""
         return self.log(host).read_text().count("Accepted publickey")
@@ -151,6 +160,9 @@ def started(machines: Machines) -> Iterator[Machines]:
     host_key = " ".join((folder / "host_key.pub").read_text().split()[:2])
     lines = [f"{host.name},{host.address} {host_key}\n" for host in hosts.up(4)]
     try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_RUNTIME_DIR", str(folder))
+            assert ssh.options_to_share(), "the jobs of these tests share no connections"
         (folder / "known_hosts").write_text("".join(lines))
         for host in (host.name for host in hosts.running().hosts):
             (folder / f"sshd-{host}").write_text(SSHD.format(folder=folder, host=host))
@@ -164,12 +176,14 @@ def started(machines: Machines) -> Iterator[Machines]:
 
 @pytest.fixture(autouse=True)
 def nothing_left(machines: Machines) -> Iterator[None]:
-    """Wait for the end of all programs; the connections that wait for further sessions are last."""
+    """Wait for the end of all programs. Connections that wait for further sessions are ended."""
     before = set(forgotten_segments())
     yield
+    machines.end_connections()
     wait_until(lambda: not machines.programs(), "no program left on any host", 40)
     wait_until(lambda: not set(forgotten_segments()) - before, "no shared memory left", 40)
-    assert not list(machines.folder.rglob("labkit-*"))
+    ssh.remove_dead_sockets(str(machines.folder))  # as the next job would
+    assert not list(machines.folder.glob("labkit-*"))
 
 
 def refused(machines: Machines, *lines: str) -> dict[str, str]:
@@ -277,25 +291,84 @@ def test_a_program_and_an_environment_whose_paths_have_spaces(machines: Machines
     assert [row[3] for row in said[1:]] == ["", "", ""]
 
 
-@pytest.mark.parametrize(
-    ("folder", "connections"),
-    [("short", 1), ("two words", 3), ("l" + "o" * ssh.LONGEST + "ng", 3), ("missing", 3), ("", 3)],
-    ids=["as it should be", "with a space", "long", "missing", "not set"],
-)
-def test_a_machine_is_connected_to_once_if_sockets_have_a_folder(
-    machines: Machines, folder: str, connections: int
+def test_a_folder_for_sockets_is_private_and_has_a_short_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runtime = machines.folder / folder
-    if folder != "missing":
-        runtime.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        longest = Path(name, "x" * (ssh.LONGEST_FOLDER - len(name) - 1))
+        too_long, spaced, public = Path(f"{longest}x"), Path(name, "a b"), Path(name, "p")
+        for folder in longest, too_long, spaced:
+            folder.mkdir(mode=0o700)
+        public.mkdir(mode=0o755)
+        shared = {}
+        for folder in longest, too_long, spaced, public, Path(name, "none"), Path():
+            monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+            shared[folder] = bool(ssh.options_to_share())
+        monkeypatch.delenv("XDG_RUNTIME_DIR")
+        assert ssh.options_to_share() == []
+        assert [folder for folder, is_shared in shared.items() if is_shared] == [longest]
+
+
+SHORT = """from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+"""
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_job_connects_once_to_a_machine_if_it_can_share_the_connection(
+    machines: Machines, is_shared: bool
+) -> None:
     program = machines.work / "short.py"
-    program.write_text("from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n")
+    program.write_text(SHORT)
     before = machines.connections("lab1")
-    variables = {"XDG_RUNTIME_DIR": str(runtime) if folder else ""}
+    variables = {} if is_shared else {"XDG_RUNTIME_DIR": ""}
     machines.run(*LABKIT, "run", "--hosts", machines.host_file(), program, **variables)
-    if connections == 1 and not is_mpich(launch.mpiexec()):
-        connections = 2  # one of them is Open MPI's own
-    assert machines.connections("lab1") - before == connections
+    of_mpi = 0 if is_shared and is_mpich(launch.mpiexec()) else 1
+    assert machines.connections("lab1") - before == (1 if is_shared else 2) + of_mpi
+    if is_shared:
+        wait_until(lambda: not machines.programs(), "the connections have ended", ssh.UNUSED_S + 30)
+
+
+def test_the_end_of_a_job_leaves_the_connections_of_another_one(machines: Machines) -> None:
+    """A connection belongs to the processes of a job, and its supervisor ends them all."""
+    endless, short, path = machines.work / "endless.py", machines.work / "short.py", machines.host_file()
+    endless.write_text(ENDLESS)
+    short.write_text(SHORT)
+    going = machines.work / "going-too"
+    jobs = []
+    for _ in range(2):
+        going.unlink(missing_ok=True)
+        jobs.append(machines.start(*supervised(), *LABKIT, "run", "--hosts", path, endless))
+        wait_until(going.exists, "the ranks compute")
+    first, second = jobs
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=DEADLINE_S)
+    machines.run(*LABKIT, "run", "--hosts", path, short)  # meanwhile, the second job would end, too
+    assert second.poll() is None
+    second.send_signal(signal.SIGTERM)
+    output, _ = second.communicate(timeout=DEADLINE_S)
+    assert "no longer answers" not in output
+
+
+def test_a_look_that_hangs_ends_after_its_time(machines: Machines) -> None:
+    """A shared connection holds the pipe of its messages until the command on the machine ends."""
+    hang_s = 3 * ssh.LOOK_S
+    stub, package = machines.folder / "hanging", Path(mpi4py.__file__).parent
+    stub.mkdir()
+    (stub / "__init__.py").write_text(f"import time; time.sleep({hang_s})\n")
+    machines.on("lab1", shlex.join(["mount", "--bind", str(stub), str(package)]))
+    start = time.monotonic()
+    try:
+        said = refused(machines)
+        assert time.monotonic() - start < hang_s
+        assert said["lab1"] == "it does not answer: `ping lab1`"
+    finally:
+        machines.on("lab1", shlex.join(["umount", str(package)]))
+        for pid in processes_on(hosts.running()):
+            with suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if "--look" in process.cmdline():
+                    process.kill()
 
 
 def test_a_training_run_gives_the_weights_of_one_machine(machines: Machines) -> None:

@@ -14,9 +14,11 @@ import ipaddress
 import json
 import os
 import re
+import secrets
 import shlex
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -59,8 +61,9 @@ SSH = (
     *("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"),
     *("-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3"),  # notice a silent host after 9 s
 )
-UNUSED_S = 5  # until a connection that no session uses any more ends
-LONGEST = 38  # characters of a folder's path for sockets: ssh adds 66, and a socket's path has at most 104
+UNUSED_S = 10  # until a connection that no session uses any more ends
+# Characters of the path of a folder for sockets: ssh and the lab add 72, and a socket's path has at most 104.
+LONGEST_FOLDER = 32
 # What ssh prints → what is wrong, and how to mend it.
 FAULTS = {
     "resolve hostname": "its name is unknown here: `echo ADDRESS {host} | sudo tee -a /etc/hosts`",
@@ -118,22 +121,44 @@ def hosts_of_ranks(path: Path, ranks: int | None) -> list[str]:
     return sorted(names, key=names.index)[:ranks]  # all ranks of a host together, as MPI starts them
 
 
-def sessions_share() -> list[str]:
-    """Return the options with which ssh uses a connection to a machine again, if there is one.
+def options_to_share() -> list[str]:
+    """Return the options with which the sessions of a new job share one ssh connection to each machine.
 
     A look, the watch over the machines and mpiexec connect to each machine, one soon after the other, and a
-    new connection takes about as much time as a rank's start. Return nothing if this user has no folder for
-    the connections' sockets.
+    new connection takes about as much time as a rank's start. The connection is the job's own: its processes
+    end with the job, and may not take another job's connection with them. Return nothing if this user has no
+    private folder for the connections' sockets.
     """
     folder = os.environ.get("XDG_RUNTIME_DIR", "")
-    has_room = 0 < len(folder) <= LONGEST and " " not in folder and os.access(folder, os.W_OK)
-    return ["-o", f"ControlPath={folder}/labkit-%C"] if has_room else []
+    if len(folder) > LONGEST_FOLDER or not re.fullmatch(r"/[\w./-]+", folder):
+        return []
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return []
+    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != 0o700:
+        return []  # another user could wait for the engines' key at the socket
+    remove_dead_sockets(folder)
+    return [f"-oControlPath={folder}/labkit-{secrets.token_hex(3)}-%C"]
 
 
-def to(host: str, command: str) -> list[str]:
-    """Return the command line that runs a shell's command on a host, and keeps the connection for others."""
-    share = sessions_share()
-    keep = ["-o", "ControlMaster=auto", "-o", f"ControlPersist={UNUSED_S}"] if share else []
+def remove_dead_sockets(folder: str) -> None:
+    """Remove the sockets of connections that were killed with their jobs."""
+    for path in Path(folder).glob("labkit-*"):
+        if path.suffix:  # ssh is about to listen there, and will rename it
+            continue
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+            except OSError:  # it has just been removed, or is busy
+                pass
+
+
+def ssh_line(host: str, command: str, share: Sequence[str]) -> list[str]:
+    """Return the command line that runs a shell's command on a host, over the job's connection, if any."""
+    keep = ["-oControlMaster=auto", f"-oControlPersist={UNUSED_S}"] if share else []
     return [*SSH, *share, *keep, host, command]
 
 
@@ -234,62 +259,106 @@ def is_here(host: str) -> bool:
     return False
 
 
-def look_at(hosts: Sequence[str], files: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+class Look:
+    """The look at one machine, from its start until it has described the machine and reached the others."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        # In a file: while the command hangs, a shared connection would keep the end of a pipe open.
+        self.messages = tempfile.TemporaryFile("w+")  # noqa: SIM115  (`end` closes it)
+        environment = {name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"}
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.messages,
+        )
+
+    def answer(self) -> Any:
+        """Return the next line of JSON; if there is none, the error messages, a text."""
+        for line in self.process.stdout or ():
+            if line.startswith(("{", "[")):
+                with suppress(ValueError):  # a login script may print, too
+                    return json.loads(line)
+        self.messages.seek(0)
+        return self.messages.read().strip()
+
+    def tell(self, others: Sequence[Sequence[Any]]) -> None:
+        """Send the names, addresses and ports of the other machines."""
+        with suppress(OSError):  # it has ended: it will not answer
+            self.process.stdin.write(f"{json.dumps(others)}\n")  # type: ignore[union-attr]
+            self.process.stdin.flush()  # type: ignore[union-attr]
+
+    def end(self) -> None:
+        """End the look, and close its files."""
+        self.process.kill()
+        self.process.wait()
+        for file in self.process.stdin, self.process.stdout, self.messages:
+            with suppress(OSError):  # what it has not read
+                file.close()  # type: ignore[union-attr]
+
+
+def look_at(
+    hosts: Sequence[str], files: Sequence[str] = (), share: Sequence[str] = ()
+) -> dict[str, dict[str, Any]]:
     """Return what each host has, and this machine (""). Raise ClusterError if a host cannot run ranks.
 
     The message has a line for each host: what is missing, and the command that mends it. `files`: the paths
-    that the ranks need, besides this folder.
+    that the ranks need, besides this folder. `share`: see options_to_share.
     """
     command = [sys.executable, "-I", "-m", "labkit.cluster.places.ssh", "--look", os.getcwd(), *files]
-    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with ThreadPoolExecutor(len(hosts) + 1) as pool:
+    with ThreadPoolExecutor(len(hosts)) as pool:  # a name server may take seconds to answer
         here = [host for host, is_local in zip(hosts, pool.map(is_here, hosts), strict=True) if is_local]
-        lines = {host: to(host, shlex.join(command)) for host in hosts if host not in here}
-        environment = {name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"}
-        looks = {
-            host: subprocess.Popen(line, env=environment, text=True, **pipes)
-            for host, line in {"": command, **lines}.items()
-        }
-        deadline = threading.Timer(LOOK_S, lambda: [*map(subprocess.Popen.kill, looks.values())])
-        deadline.start()
-        try:
-            answers = dict(zip(looks, pool.map(_answer, looks.values()), strict=True))
+    lines = {host: ssh_line(host, shlex.join(command), share) for host in hosts if host not in here}
+    looks = {host: Look(line) for host, line in {"": command, **lines}.items()}
+
+    def kill_all() -> None:
+        for look in looks.values():
+            look.process.kill()
+
+    deadline = threading.Timer(LOOK_S, kill_all)
+    deadline.start()
+    try:
+        with ThreadPoolExecutor(len(looks)) as pool:
+            answers = dict(zip(looks, pool.map(Look.answer, looks.values()), strict=True))
             faults = {host: _faults(host, answer, answers[""]) for host, answer in answers.items()}
             if not any(faults.values()):
                 remote = next((answer for host, answer in answers.items() if host), None)
                 answers[""].update(network_of(remote["client"] if remote else LOCAL))
-                for host, process in looks.items():
-                    others = [
-                        [name, it["address"], it["port"]] for name, it in answers.items() if name != host
-                    ]
-                    process.stdin.write(f"{json.dumps(others)}\n")  # type: ignore[union-attr]
-                    process.stdin.flush()  # type: ignore[union-attr]
-                for host, missed in zip(looks, pool.map(_answer, looks.values()), strict=True):
-                    for other in missed if isinstance(missed, list) else [host]:
-                        network = answers[other]["network"]
-                        mend = f"sudo ufw allow from {network}"
-                        if other:
-                            mend = f"ssh -t {other} {mend}"  # sudo asks for a password
-                        faults[other].append(f"{host or THIS} cannot connect to its ports: `{mend}`")
-        finally:
-            deadline.cancel()
-            for process in looks.values():
-                process.kill()
-                process.communicate()
+                for host, look in looks.items():
+                    look.tell(
+                        [[name, it["address"], it["port"]] for name, it in answers.items() if name != host]
+                    )
+                missed = dict(zip(looks, pool.map(Look.answer, looks.values()), strict=True))
+                _add_faults_of_reach(faults, missed, answers)
+    finally:
+        deadline.cancel()
+        for look in looks.values():
+            look.end()
     if any(faults.values()):
         shown = {host: faults[host if host in looks else ""] for host in hosts}
-        shown |= {} if here else {THIS: faults[""]}
+        if not here:
+            shown[THIS] = faults[""]
         rows = [f"{host}: {'; '.join(texts) or 'ready'}" for host, texts in shown.items()]
         raise ClusterError("\n".join(["Nothing was started, because a machine is not ready.", *rows]))
     return {**answers, **{host: answers[""] for host in here}}
 
 
-def _answer(process: subprocess.Popen[str]) -> Any:
-    """Return the next line of JSON from a look; if there is none, its error messages, a text."""
-    for line in process.stdout or ():
-        if line.startswith(("{", "[")):  # a login script may print, too
-            return json.loads(line)
-    return process.stderr.read().strip() if process.stderr else ""
+def _add_faults_of_reach(
+    faults: dict[str, list[str]], missed: Mapping[str, Any], answers: Mapping[str, Any]
+) -> None:
+    """Add which machines cannot be reached from which, to the faults of those that cannot be reached.
+
+    `missed`: for each machine, the names of those that it cannot connect to, or why it has not said so.
+    """
+    for host, names in missed.items():
+        unreached = names if isinstance(names, list) else [host]
+        for other in unreached:
+            mend = f"sudo ufw allow from {answers[other]['network']}"
+            if other:
+                mend = f"ssh -t {other} {mend}"  # sudo asks for a password
+            faults[other].append(f"{host or THIS} cannot connect to its ports: `{mend}`")
 
 
 def _faults(host: str, theirs: Any, ours: Any) -> list[str]:
@@ -320,7 +389,8 @@ def _faults(host: str, theirs: Any, ours: Any) -> list[str]:
 def prepare(path: Path, ranks: int | None, files: Sequence[str] = ()) -> dict[str, Any]:
     """Look at the hosts for this number of ranks; return what the launcher needs. Raise ClusterError."""
     hosts = hosts_of_ranks(path, ranks)
-    seen = look_at(list(dict.fromkeys(hosts)), files)
+    share = options_to_share()
+    seen = look_at(list(dict.fromkeys(hosts)), files, share)
     cards = sorted({machine["card"] for machine in seen.values()} - {""})
     networks = sorted({machine["network"] for machine in seen.values()} - {""})
     settings = {
@@ -331,7 +401,10 @@ def prepare(path: Path, ranks: int | None, files: Sequence[str] = ()) -> dict[st
         launch.ADDRESSES: ",".join(sorted({machine["address"] for machine in seen.values()})),
     }
     where = {"address": seen[""]["address"], "card": seen[""]["card"]}
-    return {"file": str(path), "hosts": hosts, "time": time.time(), "where": where, "settings": settings}
+    return {
+        **{"file": str(path), "hosts": hosts, "time": time.time()},
+        **{"where": where, "settings": settings, "share": share},
+    }
 
 
 def last_look(environment: Mapping[str, str], ranks: int) -> dict[str, Any]:
@@ -342,11 +415,16 @@ def last_look(environment: Mapping[str, str], ranks: int) -> dict[str, Any]:
     return prepare(host_file(machines.get("file") or environment.get(FILE)), ranks)
 
 
-def on_others(hosts: Sequence[str], command: str) -> dict[str, subprocess.Popen[bytes]]:
+def on_others(
+    hosts: Sequence[str], command: str, share: Sequence[str] = ()
+) -> dict[str, subprocess.Popen[bytes]]:
     """Start a shell's command on each of the hosts except this machine; return the processes of ssh."""
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
     others = [host for host in dict.fromkeys(hosts) if not is_here(host)]
-    return {host: subprocess.Popen(to(host, command), stderr=subprocess.DEVNULL, **pipes) for host in others}
+    return {
+        host: subprocess.Popen(ssh_line(host, command, share), stderr=subprocess.DEVNULL, **pipes)
+        for host in others
+    }
 
 
 def lost(hosts: Sequence[str]) -> str:
@@ -371,9 +449,10 @@ class HostWatch:
 
     STEPS = "write_hosts", "give_key", "gone_hosts", "say", "signal_mpiexec"
 
-    def __init__(self, mpiexec: int, hosts: Sequence[str]) -> None:
+    def __init__(self, mpiexec: int, hosts: Sequence[str], share: Sequence[str]) -> None:
         self.mpiexec = mpiexec
         self.hosts = hosts
+        self.share = share
         self.files = files_of_this_cluster()
         self.is_cluster = PROFILE_DIR in os.environ
         self.guard = Guard("the watch over the machines")
@@ -393,9 +472,11 @@ class HostWatch:
                 f"read size; test -e {mark} || {{ head -c $size > {part}; mv {part} {engine}; }}; "
                 f"exec cat >/dev/null"
             )
-        self.connections = on_others(self.hosts, shlex.join(["sh", "-c", script]))
+        self.connections = on_others(self.hosts, shlex.join(["sh", "-c", script]), self.share)
         for connection in self.connections.values():
-            connection.stdout.readline()  # type: ignore[union-attr]
+            for line in connection.stdout or ():  # a login script may print, too
+                if line == b"ready\n":
+                    break
         if self.is_cluster:
             self.without_key = list(self.connections.values())
 
@@ -440,14 +521,14 @@ class HostWatch:
         os.kill(self.mpiexec, signum)
 
 
-def watch(mpiexec: int, hosts: Sequence[str], ready: int) -> NoReturn:
+def watch(mpiexec: int, hosts: Sequence[str], share: Sequence[str], ready: int) -> NoReturn:
     """Watch the ranks' hosts, and end mpiexec if one disappears.
 
     Write to the pipe `ready` when each host is connected and has no old file.
     """
     die_with_parent(signal.SIGKILL, mpiexec)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # mpiexec handles a Ctrl-C
-    host_watch = HostWatch(mpiexec, hosts)
+    host_watch = HostWatch(mpiexec, hosts, share)
     host_watch.connect()
     os.write(ready, b"!")
     host_watch.watch_until_loss()
@@ -467,10 +548,9 @@ def main(arguments: Sequence[str]) -> None:
     passed = sorted(name for name in environment if name.startswith(PASSED) and name != MACHINES)
     slots = Counter(machines["hosts"])
     line, settings = command(mpiexec, slots, arguments[2:], **machines["where"], passed=passed)
-    share = sessions_share()
-    if share:
+    if machines["share"]:
         # For MPICH's. Open MPI's would end with a message of its own before the watch names a lost machine.
-        settings["HYDRA_LAUNCHER_EXTRA_ARGS"] = " ".join(share)
+        settings["HYDRA_LAUNCHER_EXTRA_ARGS"] = " ".join([*machines["share"], "-oControlMaster=no"])
     prefix = unquoted_prefix(mpiexec)
     if prefix:
         # The supervisor of mpiexec removes this folder, which is Open MPI's own.
@@ -482,7 +562,7 @@ def main(arguments: Sequence[str]) -> None:
         settings["PRTE_MCA_plm_ssh_agent"] = str(agent)
     go, ready = os.pipe()
     if os.fork() == 0:
-        watch(os.getppid(), machines["hosts"], ready)
+        watch(os.getppid(), machines["hosts"], machines["share"], ready)
     die_with_parent(end_signal(mpiexec), parent)
     os.close(ready)
     if not os.read(go, 1):
