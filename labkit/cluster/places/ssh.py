@@ -118,7 +118,8 @@ def hosts_of_ranks(path: Path, ranks: int | None) -> list[str]:
             f"{path} has {counted(len(names), 'slot')} for {counted(ranks or 1, 'rank')}. Add lines such as "
             f"`lab1 slots=2`, or raise their numbers."
         )
-    return sorted(names, key=names.index)[:ranks]  # all ranks of a host together, as MPI starts them
+    together = sorted(names, key=names.index)  # all ranks of a host, as MPI starts them
+    return together[:ranks]
 
 
 def options_to_share() -> list[str]:
@@ -534,12 +535,10 @@ def watch(mpiexec: int, hosts: Sequence[str], share: Sequence[str], ready: int) 
     host_watch.watch_until_loss()
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Become the mpiexec that starts a program on the hosts, or look at this machine."""
-    if arguments[0] == "--look":
-        look(*arguments[1:])
-        return
-    parent, ranks, mpiexec = os.getppid(), int(arguments[1]), launch.mpiexec()
+def start(ranks: int, program: Sequence[str]) -> NoReturn:
+    """Become the mpiexec that starts a program on the hosts, once the watch is connected to each of them."""
+    parent = os.getppid()
+    mpiexec = launch.mpiexec()
     try:
         machines = last_look(os.environ, ranks)
     except ClusterError as error:
@@ -547,28 +546,41 @@ def main(arguments: Sequence[str]) -> None:
     environment = {**machines["settings"], **os.environ, **launch.settings(), FILE: machines["file"]}
     passed = sorted(name for name in environment if name.startswith(PASSED) and name != MACHINES)
     slots = Counter(machines["hosts"])
-    line, settings = command(mpiexec, slots, arguments[2:], **machines["where"], passed=passed)
+    line, settings = command(mpiexec, slots, program, **machines["where"], passed=passed)
     if machines["share"]:
         # For MPICH's. Open MPI's would end with a message of its own before the watch names a lost machine.
         settings["HYDRA_LAUNCHER_EXTRA_ARGS"] = " ".join([*machines["share"], "-oControlMaster=no"])
     prefix = unquoted_prefix(mpiexec)
     if prefix:
-        # The supervisor of mpiexec removes this folder, which is Open MPI's own.
-        agent = Path(tempfile.gettempdir(), f"ompi.{os.getpid()}", "agent")
-        agent.parent.mkdir(mode=0o700)
-        edit = shlex.quote(f"s|{prefix}|{shlex.quote(prefix)}|g")
-        agent.write_text(f'#!/bin/sh\nhost=$1; shift\nexec ssh "$host" "$(echo "$*" | sed {edit})"\n')
-        agent.chmod(0o700)
-        settings["PRTE_MCA_plm_ssh_agent"] = str(agent)
-    go, ready = os.pipe()
+        settings["PRTE_MCA_plm_ssh_agent"] = agent_that_quotes(prefix)
+    read_end, write_end = os.pipe()
     if os.fork() == 0:
-        watch(os.getppid(), machines["hosts"], machines["share"], ready)
+        watch(os.getppid(), machines["hosts"], machines["share"], write_end)
     die_with_parent(end_signal(mpiexec), parent)
-    os.close(ready)
-    if not os.read(go, 1):
+    os.close(write_end)
+    if not os.read(read_end, 1):
         sys.exit("The watch over the machines has failed: nothing was started.")
     # MPICH does not send the last of its variables to other machines.
     os.execve(line[0], line, {**environment, **settings, "LABKIT_LAST": ""})
+
+
+def agent_that_quotes(prefix: str) -> str:
+    """Write a program that replaces ssh and quotes `prefix` in commands; return its path."""
+    # The supervisor of mpiexec removes this folder, which is Open MPI's own.
+    agent = Path(tempfile.gettempdir(), f"ompi.{os.getpid()}", "agent")
+    agent.parent.mkdir(mode=0o700)
+    edit = shlex.quote(f"s|{prefix}|{shlex.quote(prefix)}|g")
+    agent.write_text(f'#!/bin/sh\nhost=$1; shift\nexec ssh "$host" "$(echo "$*" | sed {edit})"\n')
+    agent.chmod(0o700)
+    return str(agent)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Start a program on the hosts, or look at this machine."""
+    if arguments[0] == "--look":
+        look(*arguments[1:])
+    else:
+        start(int(arguments[1]), arguments[2:])
 
 
 if __name__ == "__main__":
