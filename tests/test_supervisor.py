@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -225,6 +226,63 @@ def test_a_file_that_a_settled_job_makes_as_its_rank_is_killed_is_removed() -> N
         assert not path.exists()
     finally:
         path.unlink(missing_ok=True)
+
+
+@NEEDS_SHM
+def test_a_file_of_a_rank_that_a_launcher_has_started_is_noticed_at_once() -> None:
+    """Its end wakes no supervisor, which is not its parent."""
+    path = Path(f"{processes.SHM}/mpich_shm_test{os.getpid()}")
+    rank = (
+        "import mmap, os, signal\n"
+        f"file = open({str(path)!r}, 'wb+'); file.truncate(4096); shared = mmap.mmap(file.fileno(), 4096)\n"
+        "input(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    launcher = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {rank!r}])"
+    words = [sys.executable, "-c", SETTLED.replace("-1.0, 0.5", "-1.0, 600.0"), launcher]
+    job = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    deadline = threading.Timer(60, job.kill)
+    deadline.start()
+    try:
+        assert job.stdout and job.stdout.readline() == "1 1\n"
+        job.communicate("\n", timeout=60)
+        assert not path.exists()
+    finally:
+        deadline.cancel()
+        job.kill()
+        job.communicate()
+        path.unlink(missing_ok=True)
+
+
+@pytest.mark.skipif(not LINUX, reason="elsewhere another process adopts orphans")
+def test_a_second_signal_does_not_interrupt_the_end(tmp_path: Path) -> None:
+    """As a terminal's SIGINT and the starter's SIGTERM, which come together."""
+    script = "sh -c 'trap \"\" INT TERM; echo $$; exec sleep 60' & sleep 60"
+    for number in range(3):
+        words = [*supervised(0.5), "sh", "-c", script]
+        job = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        assert job.stdout
+        grandchild = int(job.stdout.readline())
+        os.kill(job.pid, signal.SIGSTOP)
+        os.kill(job.pid, signal.SIGINT)
+        os.kill(job.pid, signal.SIGTERM)
+        os.kill(job.pid, signal.SIGCONT)
+        job.communicate(timeout=60)
+        is_alive = alive(grandchild)
+        if is_alive:
+            os.kill(grandchild, signal.SIGKILL)
+        assert not is_alive, number
+
+
+@pytest.mark.skipif(not LINUX, reason="elsewhere names are not cut")
+def test_a_process_whose_name_is_cut_within_a_character_is_seen(tmp_path: Path) -> None:
+    program = tmp_path / ("x" * 14 + "ä")
+    shutil.copy(shutil.which("sleep") or "", program)
+    with subprocess.Popen([program, "60"]) as child:
+        try:
+            wait_until(lambda: b"\xc3" in Path(f"/proc/{child.pid}/comm").read_bytes(), "the name is cut")
+            assert alive(child.pid) and child.pid in processes.descendants(os.getpid())
+        finally:
+            child.kill()
 
 
 @pytest.mark.skipif(not LINUX or os.getuid(), reason="another user's file needs root")

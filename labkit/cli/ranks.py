@@ -181,6 +181,9 @@ def usage_errors_once() -> Iterator[None]:
         here, deadline = comm.Ibarrier(), time.monotonic() + LATE_S
         while not here.Test():
             if time.monotonic() > deadline:
+                if comm.rank:  # rank 0 has not found the error: a file is missing on this machine alone
+                    error.show()
+                    sys.stderr.flush()
                 comm.Abort(error.exit_code)
             time.sleep(0.01)
         sys.exit(error.exit_code)

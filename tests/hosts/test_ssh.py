@@ -381,6 +381,9 @@ def test_a_training_run_gives_the_weights_of_one_machine(machines: Machines) -> 
     try:
         machines.run(*on_hosts, *options, "--checkpoint-every", "5", "--out", "four")
         assert "there is nothing to resume" in machines.run(*on_hosts, "--resume", "four")
+        machines.on("lab1", f"touch {machines.work}/file")  # rank 0 has none, and so finds no error
+        said = machines.run(*on_hosts, *options, "--out", "file", code=2)
+        assert "expected a folder or nothing" in said, said
     finally:
         for host in others:
             machines.on(host, f"umount {machines.work}")

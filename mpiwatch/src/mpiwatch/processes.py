@@ -121,7 +121,8 @@ def alive(pid: int) -> bool:
 
 def _stat(pid: int) -> list[str]:
     """Return what Linux tells of a process, from its state on; empty if it has ended."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
+    # The name in it may end within a character: Linux cuts it after 15 bytes.
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", errors="replace") as file:
         fields = file.read().rpartition(")")[2].split()
         return fields if fields[0] not in "ZX" else []
     return []
@@ -224,7 +225,7 @@ def die_with_proxy() -> None:
     mpiexec and the ranks notice nothing of that end: all of them would go on. Open MPI's ranks notice it.
     """
     launcher = os.getppid()
-    with contextlib.suppress(OSError), open(f"/proc/{launcher}/comm") as file:
+    with contextlib.suppress(OSError), open(f"/proc/{launcher}/comm", errors="replace") as file:
         if file.read() == "hydra_pmi_proxy\n":
             die_with_parent(signal.SIGKILL, launcher)
 
@@ -291,7 +292,7 @@ IN_Q_OVERFLOW = 0x4000  # of an event that says that others were lost
 EVENT = struct.Struct("iIII")  # of inotify: watch, mask, cookie, length of the name that follows
 LOOK_S = 0.2
 SETTLED_S = 10.0  # from a job's last file until the next is probably another job's
-GATHER_S = 5.0  # from another job's first file until a look at those that are left
+GATHER_S = 5.0  # from a look at another job's first file until the next one, which covers all its files
 SWEEP = "--sweep"  # PID …: the program that sweeps when these processes have ended
 
 
@@ -327,7 +328,7 @@ def in_use(files: Set[str], processes: Iterable[int]) -> set[str]:
     # text, and parse no line of it.
     numbers: dict[tuple[int, int], str] = {}
     names = {*map(os.path.basename, files)}
-    lines = {f" {path}\n".encode(): path for path in files}
+    lines = {os.fsencode(f" {path}\n"): path for path in files}
     for path in files:
         with contextlib.suppress(OSError):  # it has just been removed
             status = os.stat(path)
@@ -444,7 +445,8 @@ def forgotten_flight_recorders() -> list[str]:
 
 def sweep(files: JobFiles, mpiexec: int) -> None:
     """Remove what a job's killed ranks left behind; `mpiexec` is the pid that their mpiexec had."""
-    remove(files.left() + forgotten_flight_recorders())
+    remove(files.left())
+    remove(forgotten_flight_recorders())
     sessions = [f"{folder}/ompi.{mpiexec}" for folder in {"/tmp", os.environ.get("TMPDIR", "/tmp")}]
     remove([path for path in sessions if is_own(path)])  # Open MPI's
 
@@ -630,19 +632,20 @@ def wait_for_either(command: Command, pid: int, files: JobFiles) -> set[int]:
             poll.register(files.created, select.POLLIN)
             wait_s = QUIET_S
     guard = Guard("supervisor")
-    is_woken = False
+    is_woken = only_files = False  # whether something has happened, and whether it was new files alone
     while command.poll() is None and alive(pid):
         if not LINUX:
             known = guard.do("own_descendants", own_descendants) or known
         # A notebook's kernel may load MPI, too.
         guard.do("look", look, files, [pid], is_woken)
+        if only_files and files.have_settled:
+            # A check makes nine files within 50 ms, and keeps one. In a class whose servers have one user, a
+            # look at each by each supervisor takes more of the cores than the checks do. If a process ends
+            # meanwhile, look at once: the others still have its files open.
+            guard.do("poll", ends.poll, 1000 * GATHER_S)
         ready = guard.do("poll", poll.poll, 1000 * wait_s)
         is_woken = bool(ready)
-        if ready and files.have_settled and all(file == files.created for file, _ in ready):
-            # A check makes nine files in 50 ms, of which one is left. In a class whose servers have one user,
-            # a look at each by each supervisor takes more of the cores than the checks do.
-            guard.do("poll", ends.poll, 1000 * GATHER_S)
-            guard.do("look", look, files, [pid], True)  # at once after a rank's end: others have them open
+        only_files = is_woken and all(file == files.created for file, _ in ready)
         guard.do("drain", drain, woken)
         guard.do("reap_orphans", reap_orphans, command)
     return known
@@ -677,6 +680,8 @@ def supervise(
 
     def stop(signum: int, frame: object) -> None:
         nonlocal stopped
+        if stopped:  # a second signal must not interrupt the cleaning
+            return
         stopped = True
         raise SystemExit(128 + signum)
 
@@ -713,6 +718,8 @@ def supervise(
         # Last: engines that end after their controller's supervisor has removed the files write one more.
         guard.insist("remove", lambda: remove(left_files(command.pid, stopped)))
     code = command.returncode
+    if code is None:  # SIGKILL has not ended it: it waits for a disk or a server
+        return 128 + signal.SIGKILL
     return code if code >= 0 else 128 - code
 
 
