@@ -22,7 +22,7 @@ from labkit.children import ChildError, run_child
 from labkit.cli.inputs import MOST_RANKS, InputError, InputFile, InputFolder, Whole, one_line
 from labkit.files import printable
 from mpiwatch import launch
-from mpiwatch.processes import STOP_SIGNALS, print_error, without_job
+from mpiwatch.processes import STOP_SIGNALS, print_error, sweep_after_this_job, without_job
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -174,6 +174,8 @@ def usage_errors_once() -> Iterator[None]:
         from mpi4py import MPI
 
         comm = MPI.COMM_WORLD
+        if launch.SEVERAL_MACHINES in os.environ:
+            sweep_after_this_job()  # no supervisor on this machine removes what a rank leaves that aborts
         if comm.rank == 0:
             error.show()
             sys.stderr.flush()
