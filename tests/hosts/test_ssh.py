@@ -486,6 +486,8 @@ def test_engines_on_machines(machines: Machines, session: Session) -> None:
 
     program = machines.work / "endless.py"
     program.write_text(ENDLESS)
+    for going in machines.work.glob("going*"):
+        going.unlink()
     session.send(LOOP)
     with machines.start(*LABKIT, "run", "--hosts", path, program) as job:
         wait_until(lambda: len(list(machines.work.glob("going*"))) == 2, "both programs compute")
