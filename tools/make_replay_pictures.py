@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 RANKS = 4
-# Each rank passes on what it has received, all the way round; rank 3 begins late.
+# Each rank sends to the next one what it has received, until all have all values. Rank 3 begins late.
 RING = """%%replay
 import time
 time.sleep(0.06 * (rank == 3))
@@ -38,7 +38,7 @@ for step in range(size - 1):
     time.sleep(0.02)
 print(part, comm.allreduce(rank))
 """
-# One message round the ring, and a collective to which rank 2 comes last.
+# Each rank sends one message around the ring. Rank 2 is the last to call the collective.
 LATE = """%%replay
 import time
 got = np.empty(1000)

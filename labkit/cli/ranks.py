@@ -175,7 +175,7 @@ def usage_errors_once() -> Iterator[None]:
 
         comm = MPI.COMM_WORLD
         if launch.SEVERAL_MACHINES in os.environ:
-            sweep_after_this_job()  # no supervisor on this machine removes what a rank leaves that aborts
+            sweep_after_this_job()  # a rank that aborts leaves shared memory; no supervisor here removes it
         if comm.rank == 0:
             error.show()
             sys.stderr.flush()

@@ -62,7 +62,7 @@ SSH = (
     *("-o", "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3"),  # notice a silent host after 9 s
 )
 UNUSED_S = 10  # until a connection that no session uses any more ends
-# Characters of the path of a folder for sockets: ssh and the lab add 72, and a socket's path has at most 104.
+# The longest path of a folder for sockets, in characters: a socket's path may have 104, and its name has 72.
 LONGEST_FOLDER = 32
 # What ssh prints → what is wrong, and how to mend it.
 FAULTS = {
@@ -125,10 +125,10 @@ def hosts_of_ranks(path: Path, ranks: int | None) -> list[str]:
 def options_to_share() -> list[str]:
     """Return the options with which the sessions of a new job share one ssh connection to each machine.
 
-    A look, the watch over the machines and mpiexec connect to each machine, one soon after the other, and a
-    new connection takes about as much time as a rank's start. The connection is the job's own: its processes
-    end with the job, and may not take another job's connection with them. Return nothing if this user has no
-    private folder for the connections' sockets.
+    A look, the watch over the machines and mpiexec connect to each machine, one soon after the other. Each
+    connection that they share saves time. A job has connections of its own: when a job ends, its supervisor
+    also ends the processes that keep them. Return nothing if this user has no private folder for the
+    connections' sockets.
     """
     folder = os.environ.get("XDG_RUNTIME_DIR", "")
     if len(folder) > LONGEST_FOLDER or not re.fullmatch(r"/[\w./-]+", folder):
@@ -264,7 +264,7 @@ class Look:
     """The look at one machine, from its start until it has described the machine and reached the others."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        # In a file: while the command hangs, a shared connection would keep the end of a pipe open.
+        # Messages go to a file, because a shared connection keeps a pipe open while the command hangs.
         self.messages = tempfile.TemporaryFile("w+")  # noqa: SIM115  (`end` closes it)
         environment = {name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"}
         self.process = subprocess.Popen(
@@ -351,7 +351,7 @@ def _add_faults_of_reach(
 ) -> None:
     """Add which machines cannot be reached from which, to the faults of those that cannot be reached.
 
-    `missed`: for each machine, the names of those that it cannot connect to, or why it has not said so.
+    `missed`: for each machine, the names of the machines that it cannot reach, or its error message.
     """
     for host, names in missed.items():
         unreached = names if isinstance(names, list) else [host]
@@ -548,7 +548,8 @@ def start(ranks: int, program: Sequence[str]) -> NoReturn:
     slots = Counter(machines["hosts"])
     line, settings = command(mpiexec, slots, program, **machines["where"], passed=passed)
     if machines["share"]:
-        # For MPICH's. Open MPI's would end with a message of its own before the watch names a lost machine.
+        # MPICH's mpiexec reads this. Open MPI's does not share the connection: if a machine is lost, it would
+        # end with a message of its own before the watch names the machine.
         settings["HYDRA_LAUNCHER_EXTRA_ARGS"] = " ".join([*machines["share"], "-oControlMaster=no"])
     prefix = unquoted_prefix(mpiexec)
     if prefix:
@@ -566,7 +567,7 @@ def start(ranks: int, program: Sequence[str]) -> NoReturn:
 
 def agent_that_quotes(prefix: str) -> str:
     """Write a program that replaces ssh and quotes `prefix` in commands; return its path."""
-    # The supervisor of mpiexec removes this folder, which is Open MPI's own.
+    # Open MPI keeps its own files in this folder, and the supervisor of mpiexec removes it.
     agent = Path(tempfile.gettempdir(), f"ompi.{os.getpid()}", "agent")
     agent.parent.mkdir(mode=0o700)
     edit = shlex.quote(f"s|{prefix}|{shlex.quote(prefix)}|g")
