@@ -61,6 +61,27 @@ def test_the_controller_is_one_process(world: World, kernel: Kernel) -> None:
     assert "[7, 7, 7, 7]" in kernel.run("all_at_once.apply_sync(lambda: 7)")
 
 
+@pytest.mark.skipif(not LINUX, reason="elsewhere, /proc does not tell")
+def test_the_controller_does_without_numpy(world: World, kernel: Kernel) -> None:
+    """NumPy and what starts clusters were half of what a controller's start computed."""
+    assert "4 ranks" in kernel.run(CONNECT)
+    (controller,) = [each for each in world.processes() if kind(each).endswith("adapter.controller")]
+    maps = Path(f"/proc/{controller.pid}/maps").read_text()
+    assert "zmq" in maps
+    assert "numpy" not in maps
+
+
+@pytest.mark.skipif(not LINUX, reason="elsewhere, ranks are not forked")
+def test_the_ranks_share_the_imports_of_a_notebook(kernel: Kernel) -> None:
+    """Each rank took a tenth of a second for them in a notebook's first cells, and 4 MB."""
+    assert "4 ranks" in kernel.run(CONNECT)
+    kernel.run("%%px\nimport sys\nbefore = {*sys.modules}")
+    kernel.run("%%px\nfrom labkit import comm, data, nn\nfrom labkit.exercises import check, hint")
+    kernel.run("%%px\nfrom labkit.exercises import run_case\nfrom labkit.train import Batches, train")
+    imported = "sorted(name for name in {*sys.modules} - before if name.startswith('labkit'))"
+    assert kernel.run(f"%px print({imported})") == "[ranks 0–3] []\n"
+
+
 @pytest.mark.skipif(not LINUX, reason="elsewhere, ranks are not forked")
 def test_engines_without_nannies_take_signals_and_their_end_is_noticed(world: World, kernel: Kernel) -> None:
     assert "4 ranks" in kernel.run(CONNECT)

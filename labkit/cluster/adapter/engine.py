@@ -33,6 +33,12 @@ IMPORTED = (
     *("tornado.platform.asyncio", "tornado.queues"),
     *("labkit.cluster.engine_setup", "labkit.cluster.completion.on_ranks"),
     *("mpiwatch.communicators", "numpy.random"),
+    # What connect() and the notebooks' first cells import on each rank.
+    *("labkit.alt_text", "labkit.cluster.engine_guards", "labkit.cluster.failed_frame"),
+    *("labkit.cluster.places.files", "labkit.cluster.reloading", "labkit.cluster.text_bars"),
+    *("labkit.cluster.tracebacks", "labkit.priority"),
+    *("labkit.comm", "labkit.data", "labkit.exercises.checking", "labkit.exercises.watching"),
+    *("labkit.nn", "labkit.train.loop"),
 )
 
 WATCHED = "labkit-watched"  # in the metadata of an engine's registration: its pid and when it was started
