@@ -12,7 +12,7 @@ import psutil
 import pytest
 from tornado.ioloop import PeriodicCallback
 
-from labkit.cluster.adapter.controller import QUIET_MS, HeartMonitor
+from labkit.cluster.adapter.controller import CHANGING_S, QUIET_MS, HeartMonitor
 from mpiwatch.processes import LINUX, SHM, supervised
 from tests.cluster_fixtures import Kernel, wait_until
 
@@ -85,6 +85,33 @@ def test_the_heart_monitor_pings_soon_if_an_engine_comes_in_a_quiet_time() -> No
 
     pinged = asyncio.Event()
     asyncio.run(come())
+
+
+def test_the_heart_monitor_is_quiet_unless_an_engine_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten pings a second for ten seconds after a start slowed a class that starts together."""
+    monitor = HeartMonitor(period=100)
+    monitor.caller = PeriodicCallback(monitor.beat, 100)
+    monitor.hearts = {b"engine"}
+    monitor.lifetime = 2 * CHANGING_S
+    monitor.adapt_period({b"engine"})
+    assert monitor.caller.callback_time == QUIET_MS
+    monkeypatch.setattr(HeartMonitor, "waiting", {b"another": "as the hub notes it"})
+    monitor.adapt_period({b"engine"})
+    assert monitor.caller.callback_time == 100
+
+
+def test_the_hub_learns_of_an_engine_by_its_first_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It learned of it at the next ping, so each start took a tenth of a second longer."""
+    told: list[bytes] = []
+    monkeypatch.setattr(HeartMonitor, "handle_new_hearts", lambda monitor, hearts: told.extend(hearts))
+    monitor = HeartMonitor(period=100)
+    monitor.hearts = {b"engine"}
+    answer = str(monitor.lifetime).encode()
+    monitor.handle_pong([b"engine", answer])
+    monitor.handle_pong([b"new", b"of an earlier ping"])  # too late to count
+    assert not told
+    monitor.handle_pong([b"new", answer])
+    assert told == [b"new"]
 
 
 WATCHED = """%%px

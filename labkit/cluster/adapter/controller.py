@@ -7,9 +7,10 @@ starts child processes that listen on them about a second later. If another prog
 its listener is missing, without any message: without the heartbeat's listener, engines wait half a minute and
 end.
 
-Its heart monitor pings the engines ten times a second (cluster_profiles/mpi), because an engine registers at
-the next ping. This one does so every three seconds while all is quiet: pings are what idle engines compute
-most of. An engine that asks to be registered, or has ended, ends the quiet.
+Its heart monitor pings the engines ten times a second (cluster_profiles/mpi) while one of them waits to be
+registered, because an engine is registered when it first answers. This one does so every three seconds while
+all is quiet: pings are most of what idle engines compute, and slow a class that starts together. An engine
+that asks to be registered, or has ended, ends the quiet.
 
 It is one process. ipyparallel's controller has a process for each of its seven schedulers and one for the
 heart monitor. Here three schedulers are threads of ZeroMQ, which Python does not run, and the others take
@@ -31,6 +32,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,7 +54,7 @@ from labkit.limits import raise_limit_of_files
 from mpiwatch.processes import start_time
 
 QUIET_MS = 3000  # between pings while no engine comes or ends
-CHANGING_S = 10.0  # since an engine came or ended
+CHANGING_S = 1.0  # since an engine came or ended
 FEW_MISSES = 1  # of an engine on a busy machine; one that has ended misses all
 # An engine looks for pings every so often (and 0.5 s), so that it sees one in each quiet period.
 ENGINE_LOOKS_MS = 2 * QUIET_MS
@@ -120,13 +122,14 @@ class Controller(IPController):
 class HeartMonitor(heartmonitor.HeartMonitor):
     """Ping less often while all engines respond; take turns with the hub.
 
-    `start`, `beat` and `caller` are not documented.
+    `start`, `beat`, `caller`, `hearts` and the `handle_…` are not documented.
     """
 
     # An error in one of these ends no heartbeat.
-    STEPS = "ping", "adapt_period"
+    STEPS = "ping", "adapt_period", "note_new_heart"
     changed = 0.0  # in seconds of its lifetime
     running: HeartMonitor | None = None  # the one of this process
+    waiting: Collection[Any] = ()  # the engines that wait to be registered, as the hub has them
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -158,6 +161,16 @@ class HeartMonitor(heartmonitor.HeartMonitor):
         self.guard.do("ping", self.ping)
         self.guard.do("adapt_period", self.adapt_period, before)
 
+    def handle_pong(self, msg: list[bytes]) -> None:
+        """Note an engine's answer; if it is the first one, tell the hub at once, and not at the next ping."""
+        super().handle_pong(msg)
+        self.guard.do("note_new_heart", self.note_new_heart, msg[0])
+
+    def note_new_heart(self, heart: bytes) -> None:
+        """Tell the hub of an engine that has answered for the first time."""
+        if heart in self.responses and heart not in self.hearts:
+            self.handle_new_hearts([heart])
+
     def ping(self) -> None:
         """Count which engines have answered the last ping, and send the next."""
         super().beat()
@@ -165,7 +178,7 @@ class HeartMonitor(heartmonitor.HeartMonitor):
     def adapt_period(self, before: set[Any]) -> None:
         """Set when the next ping comes; `before`: the engines that were there before this one."""
         misses = max(self.on_probation.values(), default=0)
-        if before != self.hearts or misses > FEW_MISSES or not self.hearts:
+        if before != self.hearts or misses > FEW_MISSES or self.waiting:
             self.changed = self.lifetime
         is_quiet = self.lifetime - self.changed > CHANGING_S
         self.caller.callback_time = max(QUIET_MS, self.period) if is_quiet else self.period
@@ -200,7 +213,8 @@ app.Process = HeartMonitorInLoop
 class Hub(hub.Hub):
     """Take engines off the list as soon as their processes have ended.
 
-    `register_engine`, `unregister_engine` and `heartmonitor_period` are not documented.
+    `register_engine`, `incoming_registrations`, `unregister_engine` and `heartmonitor_period` are not
+    documented.
     """
 
     # An error in one of these ends no controller; the heart monitor then notices the end of an engine.
@@ -218,6 +232,7 @@ class Hub(hub.Hub):
 
     def register_engine(self, reg: Any, msg: dict[str, Any]) -> int | None:
         """Register an engine, and watch its process if it asks for that."""
+        HeartMonitor.waiting = self.incoming_registrations
         self.guard.do("end_quiet", self.end_quiet)
         engine: int | None = super().register_engine(reg, msg)
         pid, started = msg["metadata"].get(WATCHED, (0, ""))
