@@ -212,6 +212,7 @@ def record_cells(shell: Any, watch: Any, outputs: Sequence[Any]) -> None:
     `outputs`: the streams whose output is bounded for each cell.
     """
     from labkit.cluster import engine_guards
+    from labkit.cluster.completion.on_ranks import let_go_of_values
     from labkit.cluster.reloading import Reloader
     from mpiwatch import sessions
 
@@ -225,6 +226,7 @@ def record_cells(shell: Any, watch: Any, outputs: Sequence[Any]) -> None:
 
     def end_call(error: BaseException | None) -> None:
         with sessions.without_interrupts():  # else the cell would seem to run forever
+            let_go_of_values()
             reloader.end_cell()
             engine_guards.restore_closed_streams()
             for output in outputs:

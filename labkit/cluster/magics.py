@@ -88,21 +88,36 @@ class RankMagics(CellMagics):
             self.setup_cells.pop(gone, None)
         # Cache the cell under the name that it has on the engines, for reports that quote its lines.
         self.shell.compile.cache(self.shell.transform_cell(cell), 0, raw_code=cell)
-        # An interrupt while the cell is on its way to the ranks stops it on all of them, like a later one.
-        with deferred_interrupts() as interrupts, self.ranks.before_use.done():
+        # Interrupts are noted until the cell's output is shown. One stops the cell on all ranks, also while
+        # it is on its way there; a second press of the stop button changes nothing.
+        with deferred_interrupts() as interrupts:
             try:
-                result = self.send(cell, options.save_name)
+                with self.ranks.before_use.done():
+                    result = self.send(cell, options.save_name)
             except NoEnginesRegistered:
                 raise self.ranks.death() or NoEnginesRegistered() from None
-        show_with(result, output.display_outputs)
+            show_with(result, output.display_outputs)
 
-        def remember(ended_result: Any) -> None:
-            if ended_result.successful() and defines_names(cell):
-                self.setup_cells[key] = number
+            def remember(ended_result: Any) -> None:
+                if ended_result.successful() and defines_names(cell):
+                    self.setup_cells[key] = number
 
-        if not options.block:
-            result.add_done_callback(remember)
-            return result
+            if not options.block:
+                result.add_done_callback(remember)
+                return result
+            self.wait_and_show(result, options, interrupts)
+        remember(result)
+        guard = Guard("a cell", note_in_log, answers=(RankDied, CellHung))
+        leftovers = guard.insist("leftover_lines", self.leftover_lines)
+        if leftovers:
+            print(leftovers)
+        return None
+
+    def wait_and_show(self, result: Any, options: Options, interrupts: Sequence[int]) -> None:
+        """Wait for the end of a cell on the ranks, and show its output; raise the error that has ended it.
+
+        `interrupts`: gets an item when the user stops the cell.
+        """
         has_view = not live_view.NONINTERACTIVE and live_view.fills_its_cell(self.shell)
         view = live_view.LiveView(self.ranks, result, options.view_after_s if has_view else -1)
         guard = Guard("a cell", note_in_log, answers=(RankDied, CellHung))
@@ -128,11 +143,8 @@ class RankMagics(CellMagics):
             if isinstance(error, ErrorOfCell):
                 error.failed_ranks = failed_ranks(failures(result))
             raise error from None
-        remember(result)
-        leftovers = guard.insist("leftover_lines", self.leftover_lines)
-        if leftovers:
-            print(leftovers)
-        return None
+        if interrupts:  # the ranks had ended the cell before
+            raise KeyboardInterrupt
 
     def look_at_ranks(self, result: Any) -> None:
         """End a cell that hangs; raise RankDied or CellHung if ranks have ended."""
@@ -154,18 +166,14 @@ class RankMagics(CellMagics):
         """Return lines about what the cell has left on the ranks."""
         return self.ranks.leftovers()
 
-    def wait(self, result: Any, guard: Guard, interrupts: Sequence[int] = ()) -> None:
-        """Wait until all ranks have ended the cell, unless it was interrupted."""
-        try:
-            if interrupts:
-                raise KeyboardInterrupt
-            while not result.wait(POLL_S):
-                guard.do("look_at_ranks", self.look_at_ranks, result)
-        except KeyboardInterrupt:
-            with deferred_interrupts():  # of a user who presses the stop button twice
-                stopped = self.ranks.stop(result)
-                stopped.failed_ranks = failed_ranks(failures(result))
-            raise stopped from None
+    def wait(self, result: Any, guard: Guard, interrupts: Sequence[int]) -> None:
+        """Wait until all ranks have ended the cell; if it is interrupted, stop it and raise CellStopped."""
+        while not interrupts and not result.wait(POLL_S):
+            guard.do("look_at_ranks", self.look_at_ranks, result)
+        if interrupts:
+            stopped = self.ranks.stop(result)
+            stopped.failed_ranks = failed_ranks(failures(result))
+            raise stopped
 
 
 @contextlib.contextmanager

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import types
+import weakref
+
 import numpy as np
 import pytest
 
+from labkit.cluster.completion import on_ranks
 from labkit.cluster.completion.answers import keywords_of
 from labkit.cluster.completion.cells import find_cell
 from labkit.cluster.completion.cursor import expressions_at, place_in
@@ -166,3 +171,35 @@ def test_memory_that_is_not_numpys_is_not_read() -> None:
     foreign = np.frombuffer(bytearray(32), np.float64)  # as a window's, which may have been freed
     assert dict(details_of(foreign)) == {"Shape": "(4,)", "Dtype": "float64"}
     assert "Value" not in dict(details_of(foreign[1:]))
+
+
+class Value:
+    """Something that a cell has made."""
+
+
+def test_what_a_cell_deletes_is_gone_when_the_cell_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that was asked for its names held a request, and strict mode reported it one cell too late."""
+    shell = types.SimpleNamespace(user_ns={"value": Value()})
+    value = weakref.ref(shell.user_ns["value"])
+    looks, go_on = threading.Event(), threading.Event()
+
+    def description(value: object) -> dict[str, str]:
+        looks.set()
+        go_on.wait(60)
+        return {}
+
+    monkeypatch.setattr(on_ranks, "description", description)
+    monkeypatch.setattr(on_ranks, "LOOK_S", 60.0)
+    mirror = {"kind": "mirror", "with_mpi": False}
+    answering = threading.Thread(target=on_ranks.answer, args=(shell, mirror))
+    answering.start()
+    assert looks.wait(60)
+    del shell.user_ns["value"]
+    ending = threading.Thread(target=on_ranks.let_go_of_values)
+    ending.start()
+    ending.join(0.1)
+    assert value() is not None and ending.is_alive()
+    go_on.set()
+    ending.join(60)
+    assert value() is None
+    answering.join(60)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,14 +152,30 @@ def test_output_that_floods_leaves_the_view_small_and_the_cell_fast(kernel: Kern
     assert by_rank(output["text"]).count("more: a cell shows at most 200 KiB of each rank") == 4
 
 
+# The stop button is pressed while output is shown, too.
+PRESS = """
+import os, signal
+from labkit.cluster.magics import RankMagics
+
+show_output = RankMagics.show_output
+
+def show_when_pressed(*arguments):
+    os.kill(os.getpid(), signal.SIGINT)
+    show_output(*arguments)
+
+RankMagics.show_output = show_when_pressed
+"""
+PRESS_NO_MORE = "RankMagics.show_output = show_output"
+
+
 def test_the_stop_button_ends_the_view_and_keeps_what_was_printed(kernel: Kernel) -> None:
+    """A second press changes nothing."""
+    kernel.run(PRESS)
     message = kernel.start(
         "%%px --progress-after 0.2\nprint('before', rank)\nif rank != 1:\n    comm.Barrier()"
     )
     shown = kernel.finish(message, until="ranks 0, 2, 3: waiting in Barrier at ")
-    for _ in range(2):
-        kernel.manager.interrupt_kernel()
-        time.sleep(0.02)
+    kernel.manager.interrupt_kernel()
     kernel.finish(message)
     assert "rank 1: done" in shown, shown
     assert "`comm.Barrier()`" in shown, shown
@@ -168,6 +183,18 @@ def test_the_stop_button_ends_the_view_and_keeps_what_was_printed(kernel: Kernel
     assert [output["output_type"] for output in outputs] == ["stream", "error"], outputs
     assert outputs[0]["text"] == "".join(f"[stdout:{rank}] before {rank}\n" for rank in range(4))
     assert outputs[1]["ename"] == "CellStopped"
+    kernel.run(PRESS_NO_MORE)
+
+
+def test_the_stop_button_after_the_end_of_a_cell_keeps_its_output(kernel: Kernel) -> None:
+    """The cells after it do not run, as *Run All* promises."""
+    kernel.run(PRESS)
+    kernel.run("%%px\nprint('after', rank)")
+    outputs = kernel.saved_outputs()
+    assert outputs[0]["text"] == "".join(f"[stdout:{rank}] after {rank}\n" for rank in range(4))
+    assert outputs[1]["ename"] == "KeyboardInterrupt"
+    kernel.run(PRESS_NO_MORE)
+    assert "[ranks 0–3] 4" in kernel.run("%px print(comm.allreduce(1))")
 
 
 def test_output_can_be_grouped_by_rank_instead_of_by_kind(kernel: Kernel) -> None:

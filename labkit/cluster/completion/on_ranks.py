@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,14 +34,23 @@ MOST_NAMES = 2000
 IPYTHONS = "In", "Out", "exit", "quit", "get_ipython"
 MOST_CHARACTERS = 3000  # of a definition in the mirror
 ATTEMPTS = 3  # to read names that a cell is changing
+LOOK_S = 1.0  # for an answer that is being made, which takes milliseconds
+_looking = threading.Lock()  # held while the thread refers to values
 
 
 def answer(shell: Any, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer to a request: `completions`, `help` or `mirror`. Never raise."""
-    try:
-        return {"status": "ok", **answer_to(shell, content)}
-    except Exception as error:
-        return {"status": "error", "error": f"{type(error).__name__}: {error}"}
+    with _looking:
+        try:
+            return {"status": "ok", **answer_to(shell, content)}
+        except Exception as error:
+            return {"status": "error", "error": f"{type(error).__name__}: {error}"}
+
+
+def let_go_of_values() -> None:
+    """Wait until the thread refers to no value: what a cell has deleted ends with this cell, not later."""
+    if _looking.acquire(timeout=LOOK_S):
+        _looking.release()
 
 
 def answer_to(shell: Any, content: Mapping[str, Any]) -> dict[str, Any]:
