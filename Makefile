@@ -21,7 +21,7 @@ lab: env  ## make the environment, open JupyterLab
 	@"$(VENV)/bin/labkit" lab
 
 test: test-env  ## make the environment, run the tests, the notebooks among them
-	@"$(VENV)/bin/python" -m pytest -n 4 $(TESTS)
+	@"$(VENV)/bin/python" -m pytest -n 3 $(TESTS)
 
 quick: test-env  ## in a minute, most of what `make test` finds: for every change while one works
 	@"$(VENV)/bin/ruff" check . && "$(VENV)/bin/ruff" format --check --quiet . && \

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import re
-import signal
-import threading
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Container, Sequence
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -24,6 +21,7 @@ from labkit.cluster.completion.in_kernel import connect_completion, show_help
 from labkit.cluster.completion.service import service
 from labkit.cluster.errors import CellFailed, CellHung, ErrorOfCell, RankDied
 from labkit.cluster.failures import Failure, error_of, failed_ranks, failures, failures_in
+from labkit.cluster.interrupts import deferred_interrupts
 from labkit.cluster.ranks import Ranks
 from labkit.cluster.replay import run_recorded
 from labkit.cluster.tracebacks import lines_of_cells, with_sources
@@ -88,8 +86,8 @@ class RankMagics(CellMagics):
             self.setup_cells.pop(gone, None)
         # Cache the cell under the name that it has on the engines, for reports that quote its lines.
         self.shell.compile.cache(self.shell.transform_cell(cell), 0, raw_code=cell)
-        # Interrupts are noted until the cell's output is shown. One stops the cell on all ranks, also while
-        # it is on its way there; a second press of the stop button changes nothing.
+        # Interrupts are noted until the output of a cell that blocks is shown. One stops the cell on all
+        # ranks, also while it is on its way there; a second press of the stop button changes nothing.
         with deferred_interrupts() as interrupts:
             try:
                 with self.ranks.before_use.done():
@@ -106,7 +104,9 @@ class RankMagics(CellMagics):
                 result.add_done_callback(remember)
                 return result
             self.wait_and_show(result, options, interrupts)
-        remember(result)
+            remember(result)
+            if interrupts:  # the ranks had ended the cell before
+                raise KeyboardInterrupt
         guard = Guard("a cell", note_in_log, answers=(RankDied, CellHung))
         leftovers = guard.insist("leftover_lines", self.leftover_lines)
         if leftovers:
@@ -143,8 +143,6 @@ class RankMagics(CellMagics):
             if isinstance(error, ErrorOfCell):
                 error.failed_ranks = failed_ranks(failures(result))
             raise error from None
-        if interrupts:  # the ranks had ended the cell before
-            raise KeyboardInterrupt
 
     def look_at_ranks(self, result: Any) -> None:
         """End a cell that hangs; raise RankDied or CellHung if ranks have ended."""
@@ -170,24 +168,10 @@ class RankMagics(CellMagics):
         """Wait until all ranks have ended the cell; if it is interrupted, stop it and raise CellStopped."""
         while not interrupts and not result.wait(POLL_S):
             guard.do("look_at_ranks", self.look_at_ranks, result)
-        if interrupts:
+        if interrupts and not result.done():
             stopped = self.ranks.stop(result)
             stopped.failed_ranks = failed_ranks(failures(result))
             raise stopped
-
-
-@contextlib.contextmanager
-def deferred_interrupts() -> Iterator[list[int]]:
-    """Put interrupts off: yield the list that they are added to."""
-    interrupts: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupts
-        return
-    before = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
-    try:
-        yield interrupts
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def activate(ranks: Ranks, *, cleared: bool) -> None:

@@ -14,6 +14,7 @@ from IPython.display import display
 from labkit.cluster.adapter.client import futures
 from labkit.cluster.engine_setup import begin_recording, case_notes, cell_texts, end_recording
 from labkit.cluster.failures import failures
+from labkit.cluster.interrupts import deferred_interrupts
 from labkit.cluster.ranks import Ranks
 from mpiwatch.trace import RankLog, merge, read, read_file
 
@@ -93,10 +94,6 @@ def run_recorded(ranks: Ranks, run_cell: Any, source: str) -> Any:
 
 
 def _run_recorded(ranks: Ranks, run_cell: Any, source: str) -> Any:
-    from labkit.replay.case import logs_of_case, notes_of  # noqa: PLC0415  (see above)
-    from labkit.replay.page import Replay  # noqa: PLC0415
-    from labkit.replay.sources import cells_named  # noqa: PLC0415
-
     recording = Recording(ranks)
     recording.start()
     report = ""
@@ -106,16 +103,26 @@ def _run_recorded(ranks: Ranks, run_cell: Any, source: str) -> Any:
         report = str(error)
         raise
     finally:
-        logs = recording.finish()
-        if logs:
-            notes = recording.ask(case_notes)
-            case = notes_of(notes)
-            trace = merge(logs_of_case(logs, case, notes))
-            named = cells_named(event.line for log in trace.logs.values() for event in log.events)
-            cells: dict[str, str] = {}
-            for of_rank in recording.ask(cell_texts, sorted(named)).values() if named else ():
-                cells |= of_rank
-            replays.append(Replay(trace, source, report, case, cells))
-            display(replays[-1])
-        else:
-            print("There is no replay: the ranks' recordings are lost.")
+        with deferred_interrupts():  # of a user who presses the stop button twice
+            _show_replay(recording, source, report)
+
+
+def _show_replay(recording: Recording, source: str, report: str) -> None:
+    """Show what the ranks have done; `report`: the error of the cell, or empty."""
+    from labkit.replay.case import logs_of_case, notes_of  # noqa: PLC0415  (see above)
+    from labkit.replay.page import Replay  # noqa: PLC0415
+    from labkit.replay.sources import cells_named  # noqa: PLC0415
+
+    logs = recording.finish()
+    if logs:
+        notes = recording.ask(case_notes)
+        case = notes_of(notes)
+        trace = merge(logs_of_case(logs, case, notes))
+        named = cells_named(event.line for log in trace.logs.values() for event in log.events)
+        cells: dict[str, str] = {}
+        for of_rank in recording.ask(cell_texts, sorted(named)).values() if named else ():
+            cells |= of_rank
+        replays.append(Replay(trace, source, report, case, cells))
+        display(replays[-1])
+    else:
+        print("There is no replay: the ranks' recordings are lost.")

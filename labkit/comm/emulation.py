@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from time import perf_counter, sleep
 from typing import Any, Literal
 
@@ -168,72 +168,82 @@ class EmulatedComm(CommWrapper):
         super().Free()
 
 
-class EmulatedRequest(MPI.Request):
-    """A message or collective on emulated links: it completes at `due` (seconds, on rank 0's clock).
+@cache
+def _request_class(base: type[MPI.Request]) -> Any:
+    """Return the class of requests on emulated links, derived from the class that MPI.Request is now.
 
-    While that time is not known, it is infinite. A collective takes `seconds` from when all ranks have
-    called it.
+    mpiwatch replaces MPI.Request when it begins to watch, and strict mode replaces it again. This module may
+    have been imported before: the ranks of a notebook are forked from a process that has imported it.
     """
 
-    seconds = 0.0
+    class EmulatedRequest(base):  # type: ignore[valid-type,misc]
+        """A message or collective on emulated links: it completes at `due` (seconds, on rank 0's clock).
 
-    def __new__(cls, request: MPI.Request, ports: Ports, *envelope: Any) -> EmulatedRequest:
-        """Take over the request of the message itself, which is sent without delay."""
-        return super().__new__(cls, request)
+        While that time is not known, it is infinite. A collective takes `seconds` from when all ranks have
+        called it.
+        """
 
-    def __init__(
-        self, request: MPI.Request, ports: Ports, source: int = -1, tag: int = -1, due: float = math.inf
-    ) -> None:
-        self.ports = ports
-        self.source = source
-        self.tag = tag
-        self.due = due
-        creation = getattr(request, "made", None)
-        if creation:  # a hang report names the line outside this package
-            frame = caller()
-            place = frame.f_code, frame.f_lasti
-            # A recording knows `creation` itself, and then that has this place already.
-            self.made = creation if creation[-2:] == place else (*creation[:-2], *place)
+        seconds = 0.0
 
-    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Wait, asleep, until the message completes."""
-        _wait_asleep(self.has_due_time, self)
-        self.ports.sleep_until(self.due)
-        _wait_asleep(partial(super().Test, status), self)
-        return True
+        def __new__(cls, request: MPI.Request, ports: Ports, *envelope: Any) -> EmulatedRequest:
+            """Take over the request of the message itself, which is sent without delay."""
+            return super().__new__(cls, request)
 
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        """Return whether the message has completed."""
-        return self.has_due_time() and self.due <= self.ports.now() and super().Test(status)
+        def __init__(
+            self, request: MPI.Request, ports: Ports, source: int = -1, tag: int = -1, due: float = math.inf
+        ) -> None:
+            self.ports = ports
+            self.source = source
+            self.tag = tag
+            self.due = due
+            creation = getattr(request, "made", None)
+            if creation:  # a hang report names the line outside this package
+                frame = caller()
+                place = frame.f_code, frame.f_lasti
+                # A recording knows `creation` itself, and then that has this place already.
+                self.made = creation if creation[-2:] == place else (*creation[:-2], *place)
 
-    def Get_status(self, status: MPI.Status | None = None) -> bool:
-        """Return whether the message has completed, and keep the request."""
-        return self.has_due_time() and self.due <= self.ports.now() and super().Get_status(status)
-
-    def has_due_time(self) -> bool:
-        """Return whether it is known when the message completes."""
-        if self.due == math.inf:
-            self.ports.update()
-        return self.due < math.inf
-
-    def has_arrived(self) -> bool:
-        """Return whether the message itself, without its delay, has arrived."""
-        if not self:  # MPI's own Waitall has completed it
+        def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+            """Wait, asleep, until the message completes."""
+            _wait_asleep(self.has_due_time, self)
+            self.ports.sleep_until(self.due)
+            _wait_asleep(partial(super().Test, status), self)
             return True
-        status = MPI.Status()
-        if not super().Get_status(status):
-            return False
-        if status.Is_cancelled():
-            self.due = -math.inf  # neither a message nor its timestamp will arrive
-            return False
-        self.source = status.Get_source()
-        self.tag = status.Get_tag()
-        return True
 
-    def Cancel(self) -> None:
-        """Cancel a receive that no message has matched."""
-        super().Cancel()
-        self.has_arrived()
+        def Test(self, status: MPI.Status | None = None) -> bool:
+            """Return whether the message has completed."""
+            return self.has_due_time() and self.due <= self.ports.now() and super().Test(status)
+
+        def Get_status(self, status: MPI.Status | None = None) -> bool:
+            """Return whether the message has completed, and keep the request."""
+            return self.has_due_time() and self.due <= self.ports.now() and super().Get_status(status)
+
+        def has_due_time(self) -> bool:
+            """Return whether it is known when the message completes."""
+            if self.due == math.inf:
+                self.ports.update()
+            return self.due < math.inf
+
+        def has_arrived(self) -> bool:
+            """Return whether the message itself, without its delay, has arrived."""
+            if not self:  # MPI's own Waitall has completed it
+                return True
+            status = MPI.Status()
+            if not super().Get_status(status):
+                return False
+            if status.Is_cancelled():
+                self.due = -math.inf  # neither a message nor its timestamp will arrive
+                return False
+            self.source = status.Get_source()
+            self.tag = status.Get_tag()
+            return True
+
+        def Cancel(self) -> None:
+            """Cancel a receive that no message has matched."""
+            super().Cancel()
+            self.has_arrived()
+
+    return EmulatedRequest
 
 
 def _wait_asleep(is_done: Callable[[], bool], request: MPI.Request) -> None:
@@ -256,18 +266,19 @@ class Ports:
         self.links = links
         self.timestamps = MPI.Intracomm(comm).Dup()  # a plain one, which does not count timestamps
         self._offset = offset(self.timestamps)
+        self._make_request = _request_class(MPI.Request)  # now: a recording notes which classes there are
         self._sending_timestamps: list[tuple[MPI.Request, np.ndarray]] = []
         self._forget()
 
     def _forget(self) -> None:
         """Forget all messages: both ports are free, and the timestamps still to be received are lost."""
         self._sending_until = self._receiving_until = self._collective_until = -math.inf
-        self._receives: list[EmulatedRequest] = []  # in the order of their calls, until they have completed
+        self._receives: list[Any] = []  # in the order of their calls, until they have completed
         # Source, tag and due time of messages that are not matched to a receive yet.
         self._due: list[tuple[int, int, float]] = []
         # Of each collective that has begun: an Iallreduce of the latest time at which a rank called it, or
         # could begin because its ports were free; and that time.
-        self._collectives: list[tuple[EmulatedRequest, MPI.Request, np.ndarray]] = []
+        self._collectives: list[tuple[Any, MPI.Request, np.ndarray]] = []
 
     def send(self, request: MPI.Request, size: float, dest: int, tag: int) -> MPI.Request:
         """Start to send a message of `size` bytes; return the request that completes when it is sent."""
@@ -278,20 +289,20 @@ class Ports:
         stamp = np.array([began, size])
         unsent = [pair for pair in self._sending_timestamps if not pair[0].Test()]
         self._sending_timestamps = [*unsent, (self.timestamps.Isend(stamp, dest, tag), stamp)]
-        return EmulatedRequest(request, self, dest, tag, self._sending_until)
+        return self._make_request(request, self, dest, tag, self._sending_until)
 
     def receive(self, request: MPI.Request, source: int, tag: int) -> MPI.Request:
         """Return the request that completes when the message has arrived."""
         if source == MPI.PROC_NULL:
             return request
-        self._receives.append(EmulatedRequest(request, self, source, tag))
+        self._receives.append(self._make_request(request, self, source, tag))
         return self._receives[-1]
 
     def collective(self, request: MPI.Request, seconds: float) -> MPI.Request:
         """Return the request that completes `seconds` after all ranks have called this collective."""
         time = np.array([max(self.now(), self._sending_until, self._receiving_until)])
         called = self.timestamps.Iallreduce(MPI.IN_PLACE, time, MPI.MAX)
-        emulated = EmulatedRequest(request, self)
+        emulated = self._make_request(request, self)
         emulated.seconds = seconds
         self._collectives.append((emulated, called, time))
         return emulated
@@ -339,7 +350,7 @@ class Ports:
             self._receiving_until = max(began, self._receiving_until) + self._takes(source, size)
             self._due.append((source, tag, self._receiving_until))
 
-    def _claim(self, request: EmulatedRequest) -> float | None:
+    def _claim(self, request: Any) -> float | None:
         """Return when the message that a request received is due; None if its timestamp has not arrived."""
         for index, (source, tag, due) in enumerate(self._due):
             if request.source in {source, MPI.ANY_SOURCE} and request.tag in {tag, MPI.ANY_TAG}:

@@ -201,6 +201,28 @@ def test_communicators_of_cases_are_freed(shared: Kernel) -> None:
     assert "too many are open" not in said, said[-1000:]
 
 
+PRESS = """
+import os, signal
+from labkit.cluster.replay import Recording
+
+finish = Recording.finish
+
+def finish_when_pressed(recording):
+    os.kill(os.getpid(), signal.SIGINT)
+    return finish(recording)
+
+Recording.finish = finish_when_pressed
+"""
+
+
+def test_a_press_of_the_stop_button_while_a_replay_is_made_keeps_the_error(shared: Kernel) -> None:
+    shared.run(PRESS)
+    said = shared.run("%%replay\ncomm.Barrier()\n1 / 0")
+    assert "ZeroDivisionError" in said and "KeyboardInterrupt" not in said, said
+    assert "comm.Barrier()" in html(shared)
+    shared.run("Recording.finish = finish")
+
+
 def test_messages_and_waits_on_emulated_links_are_drawn(shared: Kernel) -> None:
     shared.run("%px import time; from labkit.comm import EmulatedComm, Link; from mpi4py import MPI")
     shared.run("%px net = EmulatedComm(comm, Link(1e6, 1e-3))")

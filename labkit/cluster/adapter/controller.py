@@ -7,10 +7,10 @@ starts child processes that listen on them about a second later. If another prog
 its listener is missing, without any message: without the heartbeat's listener, engines wait half a minute and
 end.
 
-Its heart monitor pings the engines ten times a second (cluster_profiles/mpi) while one of them waits to be
-registered, because an engine is registered when it first answers. This one does so every three seconds while
-all is quiet: pings are most of what idle engines compute, and slow a class that starts together. An engine
-that asks to be registered, or has ended, ends the quiet.
+ipyparallel's heart monitor pings the engines at one period (ten times a second in cluster_profiles/mpi). An
+engine is registered when it first answers. This one pings at that period while an engine waits to be
+registered, for a second after an engine has come or ended, and while one does not answer; else every three
+seconds. Pings are most of what idle engines compute, and slow a class that starts together.
 
 It is one process. ipyparallel's controller has a process for each of its seven schedulers and one for the
 heart monitor. Here three schedulers are threads of ZeroMQ, which Python does not run, and the others take
@@ -18,8 +18,9 @@ turns with the hub (`use_threads` in cluster_profiles/mpi); so does the heart mo
 
 It watches the processes of engines that are on its machine and have no nanny.
 
-It starts without NumPy and without ipyparallel's part that starts clusters, which no controller uses: their
-imports are half of what its start computes, and a quarter of its memory.
+It starts without NumPy and without ipyparallel's part that starts clusters: their imports are half of what
+its start computes, and a quarter of its memory. Of what a controller does, only the choice of an engine by
+`TaskScheduler.scheme_name = "weighted"` needs one of them, and does not work here.
 
 With the option `--IPController.engine_transport=ipc`, engines reach the controller through the file system:
 engines on hosts (`labkit hosts`) have another network. Clients connect as usual.
@@ -52,6 +53,9 @@ from labkit.cluster.adapter.engine import WATCHED
 from labkit.guard import Guard
 from labkit.limits import raise_limit_of_files
 from mpiwatch.processes import start_time
+
+if __name__ == "__main__":  # a person's settings may import both
+    del sys.modules["numpy"], sys.modules["ipyparallel.cluster"]
 
 QUIET_MS = 3000  # between pings while no engine comes or ends
 CHANGING_S = 1.0  # since an engine came or ended

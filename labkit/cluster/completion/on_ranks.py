@@ -48,7 +48,7 @@ def answer(shell: Any, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def let_go_of_values() -> None:
-    """Wait until the thread refers to no value: what a cell has deleted ends with this cell, not later."""
+    """Wait, for LOOK_S at most, until the thread refers to no value: what a cell deletes ends with it."""
     if _looking.acquire(timeout=LOOK_S):
         _looking.release()
 
