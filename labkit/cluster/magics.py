@@ -95,18 +95,21 @@ class RankMagics(CellMagics):
             except NoEnginesRegistered:
                 raise self.ranks.death() or NoEnginesRegistered() from None
             show_with(result, output.display_outputs)
+            if options.block:
+                self.wait_and_show(result, options, interrupts)
 
-            def remember(ended_result: Any) -> None:
-                if ended_result.successful() and defines_names(cell):
-                    self.setup_cells[key] = number
+        def remember(ended_result: Any) -> None:
+            if ended_result.successful() and defines_names(cell):
+                self.setup_cells[key] = number
 
-            if not options.block:
-                result.add_done_callback(remember)
-                return result
-            self.wait_and_show(result, options, interrupts)
+        if options.block:
             remember(result)
-            if interrupts:  # the ranks had ended the cell before
-                raise KeyboardInterrupt
+        else:
+            result.add_done_callback(remember)
+        if interrupts:  # the ranks had ended the cell before, or it goes on without the notebook
+            raise KeyboardInterrupt
+        if not options.block:
+            return result
         guard = Guard("a cell", note_in_log, answers=(RankDied, CellHung))
         leftovers = guard.insist("leftover_lines", self.leftover_lines)
         if leftovers:

@@ -98,13 +98,17 @@ def _run_recorded(ranks: Ranks, run_cell: Any, source: str) -> Any:
     recording.start()
     report = ""
     try:
-        return run_cell()
+        result = run_cell()
     except (KeyboardInterrupt, NoEnginesRegistered, Exception) as error:
         report = str(error)
         raise
     finally:
-        with deferred_interrupts():  # of a user who presses the stop button twice
+        # A user may press the stop button twice: what the cell has raised counts.
+        with deferred_interrupts() as interrupts:
             _show_replay(recording, source, report)
+    if interrupts:
+        raise KeyboardInterrupt
+    return result
 
 
 def _show_replay(recording: Recording, source: str, report: str) -> None:

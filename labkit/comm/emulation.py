@@ -172,8 +172,8 @@ class EmulatedComm(CommWrapper):
 def _request_class(base: type[MPI.Request]) -> Any:
     """Return the class of requests on emulated links, derived from the class that MPI.Request is now.
 
-    mpiwatch replaces MPI.Request when it begins to watch, and strict mode replaces it again. This module may
-    have been imported before: the ranks of a notebook are forked from a process that has imported it.
+    mpiwatch replaces MPI.Request when it begins to watch. This module may have been imported before: a
+    notebook's ranks are forked from a process that has imported it.
     """
 
     class EmulatedRequest(base):  # type: ignore[valid-type,misc]
@@ -184,6 +184,7 @@ def _request_class(base: type[MPI.Request]) -> Any:
         """
 
         seconds = 0.0
+        __module__, __qualname__ = "mpi4py.MPI", "Request"  # as the class that it stands for
 
         def __new__(cls, request: MPI.Request, ports: Ports, *envelope: Any) -> EmulatedRequest:
             """Take over the request of the message itself, which is sent without delay."""
