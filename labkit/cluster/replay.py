@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ipyparallel.error import NoEnginesRegistered
 from IPython.display import display
@@ -40,6 +40,7 @@ class Recording:
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
         self.paths: list[str] = []  # by rank, on the ranks' machines
+        self.files: dict[int, BinaryIO] = {}  # of this machine's ranks: that of a dead one is soon removed
 
     def start(self) -> None:
         """Let all ranks record their next cell. Raise RuntimeError, and record nothing, if a rank cannot."""
@@ -53,6 +54,9 @@ class Recording:
             why = f"{failed[0].name}: {failed[0].message}" if failed else "a rank did not respond"
             raise RuntimeError(f"the ranks cannot be recorded: {why}. Run the cell with %%px instead.")
         self.paths = asked.get()
+        for rank, path in enumerate(self.paths):
+            with contextlib.suppress(OSError):
+                self.files[rank] = open(path, "rb")  # noqa: SIM115  (closed by `finish`)
 
     def finish(self) -> list[RankLog]:
         """Return the recordings of all ranks that have one, also of ranks that were killed."""
@@ -66,9 +70,14 @@ class Recording:
         logs = []
         for rank, path in enumerate(self.paths):
             with contextlib.suppress(OSError, ValueError):
-                logs.append(read(contents[rank]) if rank in contents else read_file(path))
+                if rank in contents:
+                    logs.append(read(contents[rank]))
+                elif rank in self.files:
+                    logs.append(read_file(f"/dev/fd/{self.files[rank].fileno()}"))
             with contextlib.suppress(OSError):
                 os.unlink(path)  # of a rank that was killed on this machine
+        for file in self.files.values():
+            file.close()
         return logs
 
     def ask(self, function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[int, dict[str, Any]]:

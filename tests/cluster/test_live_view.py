@@ -36,6 +36,7 @@ def connected(world: World) -> Iterator[Kernel]:
     assert "4 ranks" in kernel.run(CONNECT)
     kernel.run(f"%%px\n{WAIT}{FIGURE}")
     yield kernel
+    world.look()  # afterwards, the ranks that the kernel's end kills do not tell
     kernel.end()
 
 
