@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 RANKS = 4
-# Each rank sends to the next one what it has received, until all have all values. Rank 3 begins late.
+# Each rank passes on what it has received until every rank has all values. Rank 3 begins late.
 RING = """%%replay
 import time
 time.sleep(0.06 * (rank == 3))

@@ -184,7 +184,9 @@ def _request_class(base: type[MPI.Request]) -> Any:
         """
 
         seconds = 0.0
-        __module__, __qualname__ = "mpi4py.MPI", "Request"  # as the class that it stands for
+        # As of the class that it stands for: help and completion find that.
+        __module__ = "mpi4py.MPI"
+        __qualname__ = "Request"
 
         def __new__(cls, request: MPI.Request, ports: Ports, *envelope: Any) -> EmulatedRequest:
             """Take over the request of the message itself, which is sent without delay."""
@@ -201,7 +203,7 @@ def _request_class(base: type[MPI.Request]) -> Any:
             if creation:  # a hang report names the line outside this package
                 frame = caller()
                 place = frame.f_code, frame.f_lasti
-                # A recording knows `creation` itself, and then that has this place already.
+                # A recording looks requests up by `creation` itself, which then names this place already.
                 self.made = creation if creation[-2:] == place else (*creation[:-2], *place)
 
         def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
