@@ -37,7 +37,8 @@ ADVICE = (
 POLL_S = 0.02
 ANSWER_POLL_S = 0.1  # between two looks at the clock while ranks answer
 HANG_GRACE_S = 0.3  # from the first HangError until the ranks still in the cell are interrupted
-INTERRUPT_S = 4.0  # from the interrupt until the engines are ended; it usually takes milliseconds
+INTERRUPTS = 4  # until the engines are ended: a rank that has not begun the cell takes no notice of one
+INTERRUPT_S = 1.0  # for the ranks to end a cell after each; it usually takes milliseconds
 BUSY_S = 40.0  # added to a deadline at most, for the time in which a process waits for a core
 LOST_S = 1.0  # how long MPI has to end the other ranks before the notebook does
 RENEWAL_S = 20.0  # for idle ranks to get fresh communicators, which takes milliseconds
@@ -244,16 +245,16 @@ class Ranks:
 
     def interrupt_or_end(self, result: ipp.AsyncResult) -> bool:
         """Interrupt the ranks that are still in the cell. If they go on, end the engines and return False."""
-        # A second interrupt could hit a rank while it handles the first, and its answer be lost. So try again
-        # only after an error.
-        self.guard.insist("interrupt", self.interrupt, result)
-        if not self.wait_for(result, INTERRUPT_S):
-            stuck = ranks_phrase(pending(result))
-            self.end(
-                f"{stuck} did not respond to an interrupt (an unwatched MPI call, or other compiled code): "
-                f"the engines were ended. {ADVICE}"
-            )
-        return not self.ended_because
+        for _ in range(INTERRUPTS):
+            self.guard.insist("interrupt", self.interrupt, result)
+            if self.wait_for(result, INTERRUPT_S):
+                return True
+        stuck = ranks_phrase(pending(result))
+        self.end(
+            f"{stuck} did not respond to an interrupt (an unwatched MPI call, or other compiled code): "
+            f"the engines were ended. {ADVICE}"
+        )
+        return False
 
     def wait_for(self, result: ipp.AsyncResult, seconds: float) -> bool:
         """Wait until all ranks have answered, and return whether they have in time.

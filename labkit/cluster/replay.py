@@ -45,18 +45,25 @@ class Recording:
     def start(self) -> None:
         """Let all ranks record their next cell. Raise RuntimeError, and record nothing, if a rank cannot."""
         asked = self.ranks.client[:].apply_async(begin_recording)
-        is_done = asked.wait(START_S)
+        try:
+            is_done = asked.wait(START_S)
+        except KeyboardInterrupt:
+            self.cancel(0)
+            raise
         failed = failures(asked)
         if not is_done or failed:
-            # A rank that is busy ends its recording as soon as it has begun.
-            with contextlib.suppress(Exception):
-                self.ranks.client[:].apply_async(end_recording).wait(END_S if is_done else 0)
+            self.cancel(END_S if is_done else 0)
             why = f"{failed[0].name}: {failed[0].message}" if failed else "a rank did not respond"
             raise RuntimeError(f"the ranks cannot be recorded: {why}. Run the cell with %%px instead.")
         self.paths = asked.get()
         for rank, path in enumerate(self.paths):
             with contextlib.suppress(OSError):
                 self.files[rank] = open(path, "rb")  # noqa: SIM115  (closed by `finish`)
+
+    def cancel(self, seconds: float) -> None:
+        """End the recording on all ranks, and wait for it that long: a busy rank ends it when it has begun."""
+        with contextlib.suppress(Exception):
+            self.ranks.client[:].apply_async(end_recording).wait(seconds)
 
     def finish(self) -> list[RankLog]:
         """Return the recordings of all ranks that have one, also of ranks that were killed."""
@@ -114,7 +121,10 @@ def _run_recorded(ranks: Ranks, run_cell: Any, source: str) -> Any:
     finally:
         # A user may press the stop button twice: what the cell has raised counts.
         with deferred_interrupts() as interrupts:
-            _show_replay(recording, source, report)
+            try:
+                _show_replay(recording, source, report)
+            except Exception as error:  # what the cell has raised counts here, too
+                print(f"There is no replay: {type(error).__name__}: {error}")
     if interrupts:
         raise KeyboardInterrupt
     return result

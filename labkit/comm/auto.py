@@ -1,7 +1,8 @@
-"""The all-reduce algorithm `auto`: shared memory where it is faster, the MPI library's own elsewhere.
+"""The all-reduce algorithm `auto`: shared memory or the ring for large gradients, the MPI library's for others.
 
-On one machine, ranks that add up gradients where they lie copy nothing, and win from a certain size on.
-docs/training.md has the measurements behind that size.
+On one machine, ranks that add up gradients where they lie copy nothing, and win from a certain size on. On
+several machines, a ring keeps every link busy in both directions. docs/training.md has the measurements behind
+both sizes.
 """
 
 from __future__ import annotations
@@ -13,14 +14,19 @@ from labkit.comm.shared_memory import NAME as SHARED_MEMORY
 from labkit.comm.shared_memory import on_one_machine
 from labkit.units import MIB
 
+LIBRARY, RING = "mpi", "ring"
 SHARED_MEMORY_FROM = MIB  # bytes that are averaged at once
+RING_FROM = MIB
 
 
 def chosen(comm: MPI.Intracomm, nbytes: int) -> str:
     """Return the algorithm with which `auto` averages `nbytes` bytes at once. Collective.
 
-    Emulated links stand for several machines: shared memory would send nothing over them.
+    Emulated links stand for several machines, and on them the library's own algorithm takes as long as the
+    best one would.
     """
-    if nbytes >= SHARED_MEMORY_FROM and not isinstance(comm, EmulatedComm) and on_one_machine(comm):
-        return SHARED_MEMORY
-    return "mpi"
+    if comm.size == 1 or isinstance(comm, EmulatedComm):
+        return LIBRARY
+    if on_one_machine(comm):
+        return SHARED_MEMORY if nbytes >= SHARED_MEMORY_FROM else LIBRARY
+    return RING if nbytes >= RING_FROM else LIBRARY

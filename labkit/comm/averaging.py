@@ -7,7 +7,6 @@ its number of samples. Then p ranks with a part of the batch each compute the sa
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -17,7 +16,7 @@ from mpi4py import MPI
 from labkit.algorithms import AUTO, NAMES
 from labkit.comm.aggregate import AGGREGATES, FACTORS, ROBUST, robust_mean
 from labkit.comm.algorithms import GATHER, Algorithm, gathered, library_allreduce
-from labkit.comm.auto import chosen
+from labkit.comm.auto import LIBRARY, chosen
 from labkit.comm.by_name import FIXED
 from labkit.comm.compression import error_feedback, parse
 from labkit.comm.running import Steps, complete
@@ -43,8 +42,8 @@ class Averaging:
     `compress` is "none", or how messages are compressed (`labkit.comm.compression`): "float16", "top-k" or
     "top-k=0.05". Each call updates `residual`, like the gradient; without one, what is not sent is lost.
 
-    "auto" averages by the MPI library's own algorithm, unless `prepare` has put the gradient into shared
-    memory: a gradient elsewhere would have to be copied there and back.
+    "auto" averages by the MPI library's own algorithm until `prepare` has chosen another one: shared memory,
+    in which the gradient then lies, or the ring (labkit/comm/auto.py).
     """
 
     algorithm: str = "mpi"
@@ -148,10 +147,13 @@ class Averaging:
             shared = self.algorithm == SHARED_MEMORY and comm.size > 1
             return self, shared_array(comm, n, dtype) if shared else None
         nbytes = (n if at_once is None else at_once) * np.dtype(dtype).itemsize
-        if self.compress == "none" and chosen(comm, nbytes) == SHARED_MEMORY:
-            with suppress(CollectiveError):
-                return replace(self, algorithm=SHARED_MEMORY), shared_array(comm, n, dtype)
-        return replace(self, algorithm="mpi"), None
+        name = LIBRARY if self.compress != "none" else chosen(comm, nbytes)
+        if name != SHARED_MEMORY:
+            return replace(self, algorithm=name), None
+        try:
+            return replace(self, algorithm=name), shared_array(comm, n, dtype)
+        except CollectiveError:
+            return replace(self, algorithm=LIBRARY), None
 
     def quick(self) -> Averages:
         """Return a function that does the same, for a loop.

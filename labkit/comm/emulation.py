@@ -31,6 +31,7 @@ from mpiwatch.layers import (
     SPIN_IN_SCHEDULE_S,
     CommWrapper,
     caller,
+    has_mode,
     is_in_place,
     nbytes,
     note_wait,
@@ -118,10 +119,18 @@ class EmulatedComm(CommWrapper):
     _ports: Ports
 
     def __new__(cls, comm: MPI.Intracomm | None = None, links: Link | Sequence[Link] = ()) -> Any:
-        """Put emulated links around `comm`; raise CollectiveError on every rank if they do not fit."""
+        """Put emulated links around `comm`; raise CollectiveError on every rank if they do not fit.
+
+        In strict mode, raise NotImplementedError.
+        """
         emulated = super().__new__(cls, comm)
         if comm is None:
             return emulated
+        if has_mode():
+            raise NotImplementedError(
+                "there are no emulated links in strict mode, which delivers messages at times of its own: "
+                "leave out `strict=True` or `--strict`"
+            )
         emulated.links = [links] * comm.size if isinstance(links, Link) else list(links)
         costs = [(link.latency_s, link.bytes_per_s) for link in emulated.links]
         fault = None

@@ -132,8 +132,10 @@ notes = Notes()
 
 def noting(comm: Any, case: Case) -> Any:
     """Return a communicator that notes requests, and sends no values that are still to arrive: a `wrap`."""
+    from mpi4py import MPI
+
     notes.reset()
-    return _noting_class()(comm)
+    return _noting_class(MPI.Request)(comm)
 
 
 def with_notes(result: Any) -> Any:
@@ -163,13 +165,17 @@ def with_notes(result: Any) -> Any:
 
 
 @cache
-def _noting_class() -> Any:
+def _noting_class(request_class: Any) -> Any:
+    """Return the class of communicators that note requests; `request_class`: what MPI.Request is now.
+
+    Strict mode replaces MPI.Request.
+    """
     from mpi4py import MPI
 
     from mpiwatch.layers import CommWrapper, is_in_place
     from mpiwatch.strict import StrictRequest
 
-    class NotedRequest(MPI.Request):
+    class NotedRequest(request_class):
         """A request that notes when it is tested and waited for, and which array MPI reads or writes."""
 
         def note(self, array: np.ndarray) -> None:
@@ -242,7 +248,6 @@ def _noting_class() -> Any:
         notes.together.append("Waitall")
         return all([request.Wait() for request in requests])
 
-    request_class: Any = MPI.Request
     plain_test_all: Callable[..., bool] = request_class.Testall
     plain_wait_all: Callable[..., bool] = request_class.Waitall
     request_class.Testall = classmethod(test_all)

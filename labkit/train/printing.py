@@ -107,8 +107,8 @@ class Printer(Callback):
 def start_lines(settings: Settings, about: Mapping[str, Any], parameters: int, steps: int) -> str:
     """Return a line with what is trained, on what, and for how long, from the settings and the run's record.
 
-    The second line says "rank 0 on n1; ranks 1, 2 on n2"; if the algorithm "auto" averages in
-    shared memory, the last line says so.
+    The second line says "rank 0 on n1; ranks 1, 2 on n2"; the last line, what the algorithm "auto" is in this
+    run, unless it is the MPI library's.
     """
     p, samples = about["ranks"], about["batches"]["samples"]
     which = f"{settings.model} ({parameters:,} parameters) on {settings.data} ({samples:,} samples)"
@@ -120,8 +120,9 @@ def start_lines(settings: Settings, about: Mapping[str, Any], parameters: int, s
     lines.append(
         "; ".join(f"{ranks_phrase(ranks_of_host)} on {host}" for host, ranks_of_host in ranks.items())
     )
-    if about.get("auto") == "shared-memory":
-        lines.append("gradients averaged in shared memory (--algorithm auto)")
+    how = {"shared-memory": "in shared memory", "ring": "by the ring"}.get(about.get("auto", ""))
+    if how:
+        lines.append(f"gradients averaged {how} (--algorithm auto)")
     return "\n".join(lines)
 
 

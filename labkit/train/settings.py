@@ -156,8 +156,8 @@ class Settings:
     algorithm: str = _setting(
         SYNCHRONISATION,
         "All-reduce algorithm that averages the gradients: the MPI library's own, one of the lab's, "
-        "shared memory for ranks of one machine, or auto: shared memory for large gradients on one "
-        "machine, otherwise mpi. [default: auto]",
+        "shared memory for ranks of one machine, or auto: for large gradients shared memory on one "
+        "machine and the ring on several, otherwise mpi. [default: auto]",
         algorithms.AUTO,
         choices=algorithms.NAMES,
     )

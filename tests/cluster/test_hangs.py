@@ -233,6 +233,37 @@ def test_an_interrupt_while_a_rank_shows_its_error_does_not_lose_its_answer(shar
     assert "[0, 1, 2, 3]" in shared.run("print(rc[:]['rank'])")
 
 
+# The last rank is as on a busy machine: it begins the cell after the first interrupt.
+BEGINS_LATE = """
+import os, signal
+from labkit.cluster.ranks import Ranks
+
+late = max(rc[:].apply_sync(os.getpid))
+interrupt, interrupts = Ranks.interrupt, []
+
+def interrupt_before_the_cell(ranks, result):
+    interrupts.append(result)
+    interrupt(ranks, result)
+    os.kill(late, signal.SIGCONT)
+
+Ranks.interrupt = interrupt_before_the_cell
+os.kill(late, signal.SIGSTOP)
+"""
+
+
+def test_a_rank_that_begins_a_cell_after_the_stop_button_is_stopped_too(shared: Kernel, tmp_path: Path) -> None:
+    shared.run(BEGINS_LATE)
+    message = shared.start(f"%%px\nimport time\nopen(f'{tmp_path}/{{rank}}', 'w').close()\ntime.sleep(100)")
+    wait_until(lambda: len(os.listdir(tmp_path)) == 3, "the other ranks in the cell")
+    shared.manager.interrupt_kernel()
+    said = shared.finish(message)
+    shared.run("Ranks.interrupt = interrupt")
+    assert "KeyboardInterrupt: the cell was stopped" in said, said
+    assert "engines were ended" not in said, said
+    assert "True" in shared.run("print(len(interrupts) > 1)")
+    assert numbers(shared.run("%px print(comm.allreduce(1))")) == "4\n" * 4
+
+
 def test_a_cell_can_be_stopped_even_if_the_report_fails(shared: Kernel, tmp_path: Path) -> None:
     shared.run("import labkit.cluster.ranks as cell\nworking, cell.take_snapshot = cell.take_snapshot, None")
     message = shared.start(f"%%px\nimport time\nopen(f'{tmp_path}/{{rank}}', 'w').close()\ntime.sleep(100)")

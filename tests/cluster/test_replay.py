@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from mpiwatch.processes import FLIGHT_RECORDER
-from tests.cluster_fixtures import Kernel, World
+from tests.cluster_fixtures import Kernel, World, wait_until
 from tests.replay.test_replay import picture_in
 
 pytestmark = pytest.mark.clusters
@@ -240,6 +242,42 @@ def test_a_press_of_the_stop_button_while_a_replay_is_made_keeps_the_error(share
     assert "ZeroDivisionError" in said and "KeyboardInterrupt" not in said, said
     assert "comm.Barrier()" in html(shared)
     shared.run("Recording.finish = finish")
+
+
+def test_an_error_while_a_replay_is_made_keeps_that_of_the_cell(shared: Kernel) -> None:
+    shared.run("from labkit.cluster.replay import Recording\nfinish, Recording.finish = Recording.finish, None")
+    said = shared.run("%%replay\n1 / 0")
+    shared.run("Recording.finish = finish")
+    assert "ZeroDivisionError" in said and "There is no replay: TypeError" in said, said
+
+
+BEGINS_SLOWLY = """
+import labkit.cluster.replay as replay
+
+begin = replay.begin_recording
+
+def begin_slowly():
+    import os, time
+
+    path = begin()
+    open(f"{folder}/{os.getpid()}", "w").close()
+    time.sleep(0.5)
+    return path
+
+replay.begin_recording = begin_slowly
+"""
+
+
+def test_a_press_of_the_stop_button_before_the_cell_ends_the_recording(shared: Kernel, tmp_path: Path) -> None:
+    shared.run(BEGINS_SLOWLY)
+    shared.run(f"rc[:].push({{'folder': {str(tmp_path)!r}, 'begin': begin}}).get()")
+    message = shared.start("%%replay\ncomm.Barrier()")
+    wait_until(lambda: len(os.listdir(tmp_path)) == 4, "all ranks record")
+    shared.manager.interrupt_kernel()
+    assert "KeyboardInterrupt" in shared.finish(message)
+    shared.run("replay.begin_recording = begin")
+    said = shared.run("%px from mpiwatch import sessions; print(sessions.is_recording())")
+    assert said == "[ranks 0–3] False\n", said
 
 
 def test_messages_and_waits_on_emulated_links_are_drawn(shared: Kernel) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from tests.conftest import PROGRAMS, kill_tree, run, started
 
@@ -39,3 +40,15 @@ def test_a_missing_rank_is_an_error_on_unwatched_communicators() -> None:
     ):
         assert f"{call}: rank 0 waited 1 s in {waited_in} for {missing}" in said, said
         assert f"{call}: rank 1 waited 1 s in {waited_in} for " in said, said
+
+
+def test_emulated_links_in_strict_mode_are_refused(tmp_path: Path) -> None:
+    program = tmp_path / "links.py"
+    program.write_text(
+        "from mpi4py import MPI\nfrom labkit.comm import EmulatedComm, Link\n"
+        "try:\n    EmulatedComm(MPI.COMM_WORLD, Link(1e9))\n"
+        "except NotImplementedError as error:\n    print(error)\n"
+    )
+    done = run(2, "-m", "mpiwatch", "--strict", program)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("leave out `strict=True` or `--strict`") == 2, done.stdout

@@ -161,16 +161,23 @@ def interrupt_programs_only(kernel: Any) -> None:
     """Let an interrupt stop what a client runs on an engine, and nothing else; `kernel`: its kernel's class.
 
     An interrupt that comes while IPython shows a cell's error, or while the answer is sent, would lose the
-    answer: the client would wait for it until it ends the engines. On a busy machine this takes seconds.
+    answer: the client would wait for it until it ends the engines. On a busy machine this takes seconds. And
+    one that comes before the engine has begun has no effect: so the client repeats it, and a program gets
+    only the first.
 
     ipykernel calls `pre_handler_hook` before it handles a message, to set the handler of SIGINT.
     """
+    is_interrupted = False
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        if is_in_program(frame):
+        nonlocal is_interrupted
+        if is_in_program(frame) and not is_interrupted:
+            is_interrupted = True
             raise KeyboardInterrupt
 
     def pre_handler_hook(engine: Any) -> None:
+        nonlocal is_interrupted
+        is_interrupted = False
         engine.saved_sigint_handler = signal.signal(signal.SIGINT, interrupt)
 
     kernel.pre_handler_hook = pre_handler_hook

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mpiwatch import requests
+from mpiwatch import modes, requests
 from mpiwatch.arguments import check_writable, flat, is_in_place, nbytes
 from mpiwatch.collectives import Channel, caller
 from mpiwatch.communicators import WatchedComm, watch
@@ -51,6 +51,7 @@ __all__ = [
     "caller",
     "check_writable",
     "flat",
+    "has_mode",
     "here",
     "is_in_place",
     "nbytes",
@@ -66,6 +67,11 @@ __all__ = [
     "world_ranks",
     "yield_core",
 ]
+
+
+def has_mode() -> bool:
+    """Return whether this process is in a mode, such as strict mode, whose requests do without MPI's."""
+    return modes.registered is not None
 
 
 def note_starts(note: Callable[[Any], object]) -> None:

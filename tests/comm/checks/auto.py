@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from labkit.comm import ALGORITHMS, Averaging, CountingComm, EmulatedComm, Link
 from labkit.comm.algorithms import library_allreduce
-from labkit.comm.auto import SHARED_MEMORY_FROM, chosen
+from labkit.comm.auto import RING_FROM, SHARED_MEMORY_FROM, chosen
 
 auto = ALGORITHMS["auto"]
 LARGE = SHARED_MEMORY_FROM // 4  # values of float32
@@ -40,14 +40,16 @@ def check_large_gradients_are_averaged_in_shared_memory_and_others_by_the_librar
     assert of_auto(comm, 2 * LARGE, at_once=LARGE) == large
 
 
-def check_several_machines_emulated_links_and_compression_are_left_to_the_library(
-    comm: MPI.Intracomm,
-) -> None:
+def check_large_gradients_are_averaged_by_the_ring_on_several_machines(comm: MPI.Intracomm) -> None:
     own = comm.Dup()
     two_machines = lambda comm: comm.Split(comm.rank % 2, comm.rank)  # noqa: E731
     with mock.patch("labkit.comm.shared_memory.by_node", two_machines):
-        assert of_auto(own, LARGE) == "mpi"
+        assert of_auto(own, RING_FROM // 4 - 1) == "mpi"
+        assert of_auto(own, RING_FROM // 4) == ("ring" if comm.size > 1 else "mpi")
     own.Free()
+
+
+def check_emulated_links_and_compression_are_left_to_the_library(comm: MPI.Intracomm) -> None:
     assert of_auto(EmulatedComm(comm, Link(1e12, 1e-6)), LARGE) == "mpi"
     assert of_auto(CountingComm(EmulatedComm(comm, Link(1e12, 1e-6))), LARGE) == "mpi"
     for compress in "float16", "top-k=0.5":
