@@ -61,7 +61,7 @@ class Recording:
                 self.files[rank] = open(path, "rb")  # noqa: SIM115  (closed by `finish`)
 
     def cancel(self, seconds: float) -> None:
-        """End the recording on all ranks, and wait for it that long: a busy rank ends it when it has begun."""
+        """End the recording on all ranks, and wait that long: a busy rank ends it when it has begun."""
         with contextlib.suppress(Exception):
             self.ranks.client[:].apply_async(end_recording).wait(seconds)
 

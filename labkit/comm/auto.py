@@ -1,8 +1,8 @@
-"""The all-reduce algorithm `auto`: shared memory or the ring for large gradients, the MPI library's for others.
+"""The all-reduce algorithm `auto`: for large gradients shared memory or the ring, else the MPI library's own.
 
 On one machine, ranks that add up gradients where they lie copy nothing, and win from a certain size on. On
-several machines, a ring keeps every link busy in both directions. docs/training.md has the measurements behind
-both sizes.
+several machines, a ring keeps every link busy in both directions. docs/training.md has the measurements
+behind both sizes.
 """
 
 from __future__ import annotations

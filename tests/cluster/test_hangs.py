@@ -251,7 +251,9 @@ os.kill(late, signal.SIGSTOP)
 """
 
 
-def test_a_rank_that_begins_a_cell_after_the_stop_button_is_stopped_too(shared: Kernel, tmp_path: Path) -> None:
+def test_a_rank_that_begins_a_cell_after_the_stop_button_is_stopped_too(
+    shared: Kernel, tmp_path: Path
+) -> None:
     shared.run(BEGINS_LATE)
     message = shared.start(f"%%px\nimport time\nopen(f'{tmp_path}/{{rank}}', 'w').close()\ntime.sleep(100)")
     wait_until(lambda: len(os.listdir(tmp_path)) == 3, "the other ranks in the cell")

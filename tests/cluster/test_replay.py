@@ -245,7 +245,9 @@ def test_a_press_of_the_stop_button_while_a_replay_is_made_keeps_the_error(share
 
 
 def test_an_error_while_a_replay_is_made_keeps_that_of_the_cell(shared: Kernel) -> None:
-    shared.run("from labkit.cluster.replay import Recording\nfinish, Recording.finish = Recording.finish, None")
+    shared.run(
+        "from labkit.cluster.replay import Recording\nfinish, Recording.finish = Recording.finish, None"
+    )
     said = shared.run("%%replay\n1 / 0")
     shared.run("Recording.finish = finish")
     assert "ZeroDivisionError" in said and "There is no replay: TypeError" in said, said
@@ -268,7 +270,9 @@ replay.begin_recording = begin_slowly
 """
 
 
-def test_a_press_of_the_stop_button_before_the_cell_ends_the_recording(shared: Kernel, tmp_path: Path) -> None:
+def test_a_press_of_the_stop_button_before_the_cell_ends_the_recording(
+    shared: Kernel, tmp_path: Path
+) -> None:
     shared.run(BEGINS_SLOWLY)
     shared.run(f"rc[:].push({{'folder': {str(tmp_path)!r}, 'begin': begin}}).get()")
     message = shared.start("%%replay\ncomm.Barrier()")
