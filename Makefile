@@ -10,6 +10,9 @@ TESTS ?=  # all by default; for example TESTS=tests/cluster
 QUICK = tests/test_checks.py mpiwatch/tests/test_checks.py notebooks/00_meet_the_cluster.ipynb tests/test_packages.py \
 	$(shell grep -rLE --include='test_*.py' 'subprocess|conftest import.*(run|started)|fixtures|cluster.shared|check_jobs|contest|from jobs import.*(run|started)|run_corpus|^def run' tests mpiwatch/tests)
 
+# Each worker looks for tests in all files that it is given, which takes seconds.
+CLUSTERS = $(shell grep -rl --include='test_*.py' 'mark\.clusters' tests mpiwatch/tests)
+
 .PHONY: lab test quick test-all test-clusters test-browser test-slurm test-grading exercises corpus book wheel env test-env notebooks benchmarks times picture lint lock clean
 
 # Each process that a recipe starts imports NumPy and much else, which takes three times as long without bytecode.
@@ -32,7 +35,7 @@ test-all: test-env  ## the same with the thorough tests, which find little that 
 
 test-clusters: test-env  ## start and kill clusters of engines; hangs in notebooks; hosts on this machine; a JupyterHub
 	@$(make_env) --add servers
-	@"$(VENV)/bin/python" -m pytest -n 5 -m "clusters and not thorough" $(TESTS)
+	@"$(VENV)/bin/python" -m pytest -n 5 -m "clusters and not thorough" $(if $(strip $(TESTS)),$(TESTS),$(CLUSTERS))
 
 test-browser: test-env  ## run the tests of JupyterLab in a browser, which needs Chromium
 	@$(make_env) --add browser
@@ -48,7 +51,7 @@ test-grading: test-env  ## release, submit, grade and return notebooks with nbgr
 	@"$(VENV)/bin/python" -m pytest -n 2 -m "grading$(if $(strip $(THOROUGH)),, and not thorough)" $(if $(strip $(TESTS)),$(TESTS),tests/grading)
 
 exercises: test-env  ## check every reference, every wrong answer and hostile code: docs/exercises.md
-	@"$(VENV)/bin/python" -m pytest -n 3 -m "exercises and not thorough" $(if $(strip $(TESTS)),$(TESTS),tests/exercises tests/cli/test_course_copies.py)
+	@"$(VENV)/bin/python" -m pytest -n 4 -m "exercises and not thorough" $(if $(strip $(TESTS)),$(TESTS),tests/exercises tests/cli/test_course_copies.py)
 
 corpus: test-env  ## run the corpus of MPI errors in strict mode and print the table: mpiwatch/docs/corpus.md
 	@cd mpiwatch/tests && "$(abspath $(VENV))/bin/python" -m corpus.run_corpus

@@ -405,9 +405,12 @@ for line in sys.stdin:
 """
 CONNECT = "from labkit.cluster import connect\nrc = connect(4, profile='ssh'{})"
 LOOP = """%%px
+import time
 x = np.ones(1000)
 if rank == 0: open("going", "w").close()
-while True: comm.Allreduce(x.copy(), x)
+while True:
+    comm.Allreduce(x.copy(), x)
+    time.sleep(0.05)
 """
 ENDLESS = """import time
 from mpi4py import MPI
@@ -417,7 +420,9 @@ sweep_after_this_job()  # as engines and the ranks of labkit's commands do
 MPI.COMM_WORLD.Barrier()
 if MPI.COMM_WORLD.rank == 0: open("going-too", "w").close()
 while True:
-    MPI.COMM_WORLD.Barrier()
+    request = MPI.COMM_WORLD.Ibarrier()
+    while not request.Test():  # an unwatched rank would take a core until the loss is noticed
+        time.sleep(0.05)
     time.sleep(0.1)
 """
 # In the switch's network: a line when it begins, then all frames until standard input ends.

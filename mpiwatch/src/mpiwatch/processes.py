@@ -293,7 +293,7 @@ EVENT = struct.Struct("iIII")  # of inotify: watch, mask, cookie, length of the 
 LOOK_S = 0.2
 SETTLED_S = 10.0  # from a job's last file until the next is probably another job's
 GATHER_S = 5.0  # from a look at another job's first file until the next one, which covers all its files
-YOUNG_S = 1.0  # the system tells of a new file before the process that makes it has it open
+OPEN_S = 0.02  # the system tells of a new file before the process that makes it has it open
 SWEEP = "--sweep"  # PID …: the program that sweeps when these processes have ended
 
 
@@ -365,7 +365,7 @@ class JobFiles:
         self.created = _creations(SHM) if LINUX else None
         self.decided = set() if has_begun else files_of_mpi()
         self.used: set[str] = set()
-        self.unsure: set[str] = set()  # not in use at the last look, but too young to decide
+        self.unsure: set[str] = set()  # not in use at the first look: the next one decides
         self.found_s = time.monotonic()  # when the last of the job's files was found
 
     def look(self, processes: Callable[[], Iterable[int]], *, if_created: bool = False) -> None:
@@ -376,14 +376,13 @@ class JobFiles:
         """
         if self.created is not None:
             may_be_of_mpi = any(map(_may_be_of_mpi, _read_created(self.created)))
-            if if_created and not may_be_of_mpi and not self.unsure:
+            if if_created and not may_be_of_mpi:
                 return
         new = files_of_mpi() - self.decided
         if new and LINUX:
-            young = {path for path in new if 0 <= _age_s(path) < YOUNG_S}
             used = in_use(new, processes())
-            self.unsure = young - used
-            self.decided |= new - self.unsure
+            self.decided |= used | (new & self.unsure)
+            self.unsure = new - self.decided
             if used:
                 self.used |= used
                 self.found_s = time.monotonic()
@@ -396,14 +395,6 @@ class JobFiles:
     def left(self) -> list[str]:
         """Return the job's files that still exist and that no process uses."""
         return _unused(self.used & files_of_mpi()) if self.used else []
-
-
-def _age_s(path: str) -> float:
-    """Return how long ago a file was made or changed; infinite if it has been removed."""
-    try:
-        return time.time() - os.lstat(path).st_ctime
-    except OSError:
-        return float("inf")
 
 
 def _unused(files: set[str]) -> list[str]:
@@ -650,12 +641,15 @@ def wait_for_either(command: Command, pid: int, files: JobFiles) -> set[int]:
             known = guard.do("own_descendants", own_descendants) or known
         # A notebook's kernel may load MPI, too.
         guard.do("look", look, files, [pid], is_woken)
+        if files.unsure:
+            guard.do("poll", ends.poll, 1000 * OPEN_S)
+            guard.do("look", look, files, [pid])
         if only_files and files.have_settled:
             # A check makes nine files within 50 ms, and keeps one. In a class whose servers have one user, a
             # look at each by each supervisor takes more of the cores than the checks do. If a process ends
             # meanwhile, look at once: the others still have its files open.
-            guard.do("poll", ends.poll, 1000 * (YOUNG_S if files.unsure else GATHER_S))
-        ready = guard.do("poll", poll.poll, 1000 * (YOUNG_S if files.unsure else wait_s))
+            guard.do("poll", ends.poll, 1000 * GATHER_S)
+        ready = guard.do("poll", poll.poll, 1000 * wait_s)
         is_woken = bool(ready)
         only_files = is_woken and all(file == files.created for file, _ in ready)
         guard.do("drain", drain, woken)
