@@ -51,7 +51,7 @@ test-grading: test-env  ## release, submit, grade and return notebooks with nbgr
 	@"$(VENV)/bin/python" -m pytest -n 2 -m "grading$(if $(strip $(THOROUGH)),, and not thorough)" $(if $(strip $(TESTS)),$(TESTS),tests/grading)
 
 exercises: test-env  ## check every reference, every wrong answer and hostile code: docs/exercises.md
-	@"$(VENV)/bin/python" -m pytest -n 4 -m "exercises and not thorough" $(if $(strip $(TESTS)),$(TESTS),tests/exercises tests/cli/test_course_copies.py)
+	@"$(VENV)/bin/python" -m pytest -n 3 -m "exercises and not thorough" $(if $(strip $(TESTS)),$(TESTS),tests/exercises tests/cli/test_course_copies.py)
 
 corpus: test-env  ## run the corpus of MPI errors in strict mode and print the table: mpiwatch/docs/corpus.md
 	@cd mpiwatch/tests && "$(abspath $(VENV))/bin/python" -m corpus.run_corpus

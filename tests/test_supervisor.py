@@ -201,7 +201,7 @@ def test_files_of_another_job_cost_a_settled_one_few_looks() -> None:
         for path in paths:
             path.touch()
             time.sleep(0.02)  # a supervisor that looks at each file has the time to do so
-        while sum(number for number, _ in looks) < len(paths):  # each file is looked at once
+        while sum(number for number, _ in looks) < len(paths):  # each file is looked at
             looks.append(tuple(map(int, job.stdout.readline().split())))
     finally:
         job.communicate("\n", timeout=60)
@@ -237,8 +237,8 @@ def test_a_file_that_no_process_has_open_yet_is_looked_at_again() -> None:
         path.touch()
         files.look(lambda: [])
         with path.open():
-            files.look(lambda: [os.getpid()])
-        assert files.left() == [str(path)]
+            files.look(lambda: [os.getpid()], if_created=True)
+        assert files.left() == [str(path)] and not files.unsure
     finally:
         path.unlink(missing_ok=True)
 

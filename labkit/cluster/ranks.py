@@ -247,7 +247,7 @@ class Ranks:
         """Interrupt the ranks that are still in the cell. If they go on, end the engines and return False."""
         for _ in range(INTERRUPTS):
             self.guard.insist("interrupt", self.interrupt, result)
-            if self.wait_for(result, INTERRUPT_S):
+            if self.wait_for(result, INTERRUPT_S, BUSY_S / INTERRUPTS):
                 return True
         stuck = ranks_phrase(pending(result))
         self.end(
@@ -256,17 +256,18 @@ class Ranks:
         )
         return False
 
-    def wait_for(self, result: ipp.AsyncResult, seconds: float) -> bool:
+    def wait_for(self, result: ipp.AsyncResult, seconds: float, busy_s: float = BUSY_S) -> bool:
         """Wait until all ranks have answered, and return whether they have in time.
 
-        On a busy machine the time in which a rank, the controller or the notebook waits for a core is added.
+        On a busy machine the time in which a rank, the controller or the notebook waits for a core is added,
+        `busy_s` seconds at most.
         """
         ranks = [self.processes[rank].pid for rank in pending(result) if rank in self.processes]
         controller = [] if self.controller is None else [self.controller.pid]
         waits = WaitForCores([os.getpid(), *controller, *ranks])
         began = time.monotonic()
         while not result.wait(ANSWER_POLL_S):
-            allowed_s = seconds + min(waits.longest_s(), BUSY_S)
+            allowed_s = seconds + min(waits.longest_s(), busy_s)
             if time.monotonic() - began > allowed_s:
                 return False
         return True

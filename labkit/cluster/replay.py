@@ -45,11 +45,7 @@ class Recording:
     def start(self) -> None:
         """Let all ranks record their next cell. Raise RuntimeError, and record nothing, if a rank cannot."""
         asked = self.ranks.client[:].apply_async(begin_recording)
-        try:
-            is_done = asked.wait(START_S)
-        except KeyboardInterrupt:
-            self.cancel(0)
-            raise
+        is_done = asked.wait(START_S)
         failed = failures(asked)
         if not is_done or failed:
             self.cancel(END_S if is_done else 0)
@@ -111,7 +107,11 @@ def run_recorded(ranks: Ranks, run_cell: Any, source: str) -> Any:
 
 def _run_recorded(ranks: Ranks, run_cell: Any, source: str) -> Any:
     recording = Recording(ranks)
-    recording.start()
+    try:
+        recording.start()
+    except KeyboardInterrupt:
+        recording.cancel(0)
+        raise
     report = ""
     try:
         result = run_cell()
@@ -124,6 +124,7 @@ def _run_recorded(ranks: Ranks, run_cell: Any, source: str) -> Any:
             try:
                 _show_replay(recording, source, report)
             except Exception as error:  # what the cell has raised counts here, too
+                recording.cancel(0)
                 print(f"There is no replay: {type(error).__name__}: {error}")
     if interrupts:
         raise KeyboardInterrupt
@@ -132,11 +133,12 @@ def _run_recorded(ranks: Ranks, run_cell: Any, source: str) -> Any:
 
 def _show_replay(recording: Recording, source: str, report: str) -> None:
     """Show what the ranks have done; `report`: the error of the cell, or empty."""
+    logs = recording.finish()
+
     from labkit.replay.case import logs_of_case, notes_of  # noqa: PLC0415  (see above)
     from labkit.replay.page import Replay  # noqa: PLC0415
     from labkit.replay.sources import cells_named  # noqa: PLC0415
 
-    logs = recording.finish()
     if logs:
         notes = recording.ask(case_notes)
         case = notes_of(notes)

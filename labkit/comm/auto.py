@@ -1,8 +1,8 @@
 """The all-reduce algorithm `auto`: for large gradients shared memory or the ring, else the MPI library's own.
 
-On one machine, ranks that add up gradients where they lie copy nothing, and win from a certain size on. On
-several machines, a ring keeps every link busy in both directions. docs/training.md has the measurements
-behind both sizes.
+On one machine, ranks that add up gradients where they lie copy nothing, and win from a certain size on.
+Between machines with a rank each, a ring keeps every link busy in both directions. docs/training.md has the
+measurements behind both sizes.
 """
 
 from __future__ import annotations
@@ -11,22 +11,26 @@ from mpi4py import MPI
 
 from labkit.comm.emulation import EmulatedComm
 from labkit.comm.shared_memory import NAME as SHARED_MEMORY
-from labkit.comm.shared_memory import on_one_machine
+from labkit.comm.shared_memory import most_on_a_machine
 from labkit.units import MIB
 
 LIBRARY, RING = "mpi", "ring"
 SHARED_MEMORY_FROM = MIB  # bytes that are averaged at once
-RING_FROM = MIB
+RING_FROM = MIB  # bytes in each message of the ring
 
 
 def chosen(comm: MPI.Intracomm, nbytes: int) -> str:
     """Return the algorithm with which `auto` averages `nbytes` bytes at once. Collective.
 
     Emulated links stand for several machines, and on them the library's own algorithm takes as long as the
-    best one would.
+    best one would. On several machines with several ranks, the library first adds up on each machine, so it
+    sends less.
     """
     if comm.size == 1 or isinstance(comm, EmulatedComm):
         return LIBRARY
-    if on_one_machine(comm):
-        return SHARED_MEMORY if nbytes >= SHARED_MEMORY_FROM else LIBRARY
-    return RING if nbytes >= RING_FROM else LIBRARY
+    most = most_on_a_machine(comm)
+    if most == comm.size and nbytes >= SHARED_MEMORY_FROM:
+        return SHARED_MEMORY
+    if most == 1 and nbytes / comm.size >= RING_FROM:
+        return RING
+    return LIBRARY

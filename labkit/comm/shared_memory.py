@@ -80,19 +80,19 @@ def by_node(comm: MPI.Intracomm) -> MPI.Intracomm:
     return cast(MPI.Intracomm, comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank))
 
 
-def on_one_machine(comm: MPI.Intracomm) -> bool:
-    """Return whether all ranks share memory, several of them. Collective; each communicator asks once."""
-    answer = comm.Get_attr(_one_machine_key())
-    if not isinstance(answer, bool):
+def most_on_a_machine(comm: MPI.Intracomm) -> int:
+    """Return how many ranks share memory, at most. Collective; each communicator asks once."""
+    answer = comm.Get_attr(_most_key())
+    if not isinstance(answer, int):
         node = by_node(comm)
-        answer = 1 < node.size == comm.size
+        answer = MPI.Intracomm.allreduce(comm, node.size, MPI.MAX)
         node.Free()
-        comm.Set_attr(_one_machine_key(), answer)
+        comm.Set_attr(_most_key(), answer)
     return answer
 
 
 @cache
-def _one_machine_key() -> int:
+def _most_key() -> int:
     return MPI.Comm.Create_keyval()
 
 

@@ -47,7 +47,7 @@ class Checkpoints:
 
     With `resume`, the run goes on from the checkpoint in `file`. On the same number of ranks it ends with
     the same weights, bit for bit, as a run without a break; for that, "weighted" shards need the same speeds,
-    and the algorithm "auto" the same choice: all ranks on one machine, or not. On another number of ranks it
+    and the algorithm "auto" the same choice: the same machines and buckets. On another number of ranks it
     ends with the same weights up to rounding, if the sharding scheme is "strided", "shuffled" or "weighted"
     or each epoch is one step.
     With compression, other ranks compress otherwise: they take over what was not sent, in equal parts.

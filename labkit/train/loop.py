@@ -64,9 +64,9 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
     number (from 0, over all epochs), such as those in `labkit.nn.lr_schedules`. `optimizer` is made for this
     model's parameters (`nn.SGD(model.params, momentum=0.9)`); the default is plain gradient descent.
     `algorithm` is one of `labkit.comm.ALGORITHMS`, another `labkit.comm.Averaging`, or a function of your
-    own; with "shared-memory", and for large gradients with "auto", the model's gradients lie in shared memory
-    until `train` returns. `callbacks`
-    measure contributions (`Contributions`), record a `Timeline` or make a rank slow (`Straggler`).
+    own; with "shared-memory", and for large gradients with "auto" on one machine, the model's gradients lie
+    in shared memory until `train` returns. `callbacks` measure contributions (`Contributions`), record a
+    `Timeline` or make a rank slow (`Straggler`).
 
     - iterations: end after so many steps, even within an epoch.
     - buckets: average the gradient bucket by bucket while the backward pass goes on (`bucket_cap_mb` of

@@ -157,7 +157,7 @@ class Settings:
         SYNCHRONISATION,
         "All-reduce algorithm that averages the gradients: the MPI library's own, one of the lab's, "
         "shared memory for ranks of one machine, or auto: for large gradients shared memory on one "
-        "machine and the ring on several, otherwise mpi. [default: auto]",
+        "machine and the ring between machines with a rank each, otherwise mpi. [default: auto]",
         algorithms.AUTO,
         choices=algorithms.NAMES,
     )

@@ -266,6 +266,21 @@ def test_a_rank_that_begins_a_cell_after_the_stop_button_is_stopped_too(
     assert numbers(shared.run("%px print(comm.allreduce(1))")) == "4\n" * 4
 
 
+def test_a_cell_that_goes_on_after_an_interrupt_gets_another_one(shared: Kernel, tmp_path: Path) -> None:
+    message = shared.start(f"""%%px
+import time
+try:
+    open(f'{tmp_path}/{{rank}}', 'w').close()
+    time.sleep(100)
+except KeyboardInterrupt:
+    time.sleep(100)
+""")
+    wait_until(lambda: len(os.listdir(tmp_path)) == 4, "all ranks in the cell")
+    shared.manager.interrupt_kernel()
+    said = shared.finish(message)
+    assert "KeyboardInterrupt: the cell was stopped" in said and "engines were ended" not in said, said
+
+
 def test_a_cell_can_be_stopped_even_if_the_report_fails(shared: Kernel, tmp_path: Path) -> None:
     shared.run("import labkit.cluster.ranks as cell\nworking, cell.take_snapshot = cell.take_snapshot, None")
     message = shared.start(f"%%px\nimport time\nopen(f'{tmp_path}/{{rank}}', 'w').close()\ntime.sleep(100)")

@@ -20,7 +20,7 @@ from labkit.checks.judge import Judge
 from labkit.checks.launching import Job, scratch_folder
 from labkit.exercises import catalogue
 
-MOST_TEXTS = 3  # in one job on ranks: each case opens a communicator, of which about 60 can be watched
+MOST_TEXTS = 3  # in one job on ranks: each case opens a communicator, and strict mode looks at all of them
 
 
 # Right answers that a check might refuse: what differs from the reference's text.

@@ -12,10 +12,12 @@ the same machine, watches its process. Elsewhere an engine forks its nanny.
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import pickle
 import signal
 import sys
+import time
 from types import FrameType
 from typing import Any
 
@@ -26,6 +28,8 @@ from labkit.forked_ranks import are_mpich, fork_ranks
 from labkit.guard import Guard
 from mpiwatch.processes import may_watch_processes, start_time
 from mpiwatch.sessions import is_cell
+
+SECOND_S = 1.5  # from an interrupt of a program until it gets another one
 
 IMPORTED = (
     *("ipykernel.debugger", "ipyparallel.engine.app", "ipyparallel.engine.nanny"),
@@ -162,22 +166,22 @@ def interrupt_programs_only(kernel: Any) -> None:
 
     An interrupt that comes while IPython shows a cell's error, or while the answer is sent, would lose the
     answer: the client would wait for it until it ends the engines. On a busy machine this takes seconds. And
-    one that comes before the engine has begun has no effect: so the client repeats it, and a program gets
-    only the first.
+    one that comes before the engine has begun has no effect: so the client repeats it. A program gets the
+    next one only after SECOND_S, since it may be cleaning up.
 
     ipykernel calls `pre_handler_hook` before it handles a message, to set the handler of SIGINT.
     """
-    is_interrupted = False
+    interrupted_s = -math.inf
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        nonlocal is_interrupted
-        if is_in_program(frame) and not is_interrupted:
-            is_interrupted = True
+        nonlocal interrupted_s
+        if is_in_program(frame) and time.monotonic() > interrupted_s + SECOND_S:
+            interrupted_s = time.monotonic()
             raise KeyboardInterrupt
 
     def pre_handler_hook(engine: Any) -> None:
-        nonlocal is_interrupted
-        is_interrupted = False
+        nonlocal interrupted_s
+        interrupted_s = -math.inf
         engine.saved_sigint_handler = signal.signal(signal.SIGINT, interrupt)
 
     kernel.pre_handler_hook = pre_handler_hook
@@ -235,7 +239,7 @@ def fork_nanny() -> Any:
             self.guard().do("dispatch_control", super().dispatch_control, stream, raw_msg)
 
         def signal_request(self, content: Any) -> Any:
-            # The client does not repeat its request: a second interrupt could hit the engine in the first.
+            # The client repeats its request only after a second.
             answer = self.guard().insist("signal_request", super().signal_request, content)
             return answer or super().signal_request(content)  # after too many errors, the last is the answer
 

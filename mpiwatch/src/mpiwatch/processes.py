@@ -376,9 +376,10 @@ class JobFiles:
         """
         if self.created is not None:
             may_be_of_mpi = any(map(_may_be_of_mpi, _read_created(self.created)))
-            if if_created and not may_be_of_mpi:
+            if if_created and not may_be_of_mpi and not self.unsure:
                 return
         new = files_of_mpi() - self.decided
+        self.unsure &= new
         if new and LINUX:
             used = in_use(new, processes())
             self.decided |= used | (new & self.unsure)

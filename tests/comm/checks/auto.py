@@ -40,13 +40,18 @@ def check_large_gradients_are_averaged_in_shared_memory_and_others_by_the_librar
     assert of_auto(comm, 2 * LARGE, at_once=LARGE) == large
 
 
-def check_large_gradients_are_averaged_by_the_ring_on_several_machines(comm: MPI.Intracomm) -> None:
-    own = comm.Dup()
-    two_machines = lambda comm: comm.Split(comm.rank % 2, comm.rank)  # noqa: E731
-    with mock.patch("labkit.comm.shared_memory.by_node", two_machines):
-        assert of_auto(own, RING_FROM // 4 - 1) == "mpi"
-        assert of_auto(own, RING_FROM // 4) == ("ring" if comm.size > 1 else "mpi")
-    own.Free()
+def check_large_gradients_are_averaged_by_the_ring_between_machines_with_a_rank_each(
+    comm: MPI.Intracomm,
+) -> None:
+    enough = comm.size * RING_FROM // 4
+    for ranks in 1, 2:
+        own = comm.Dup()
+        machines = lambda comm, ranks=ranks: comm.Split(comm.rank // ranks, comm.rank)  # noqa: E731
+        with mock.patch("labkit.comm.shared_memory.by_node", machines):
+            assert of_auto(own, enough - 1) == ("shared-memory" if 1 < comm.size <= ranks else "mpi")
+            large = "ring" if ranks == 1 else "shared-memory" if comm.size == 2 else "mpi"
+            assert of_auto(own, enough) == (large if comm.size > 1 else "mpi")
+        own.Free()
 
 
 def check_emulated_links_and_compression_are_left_to_the_library(comm: MPI.Intracomm) -> None:
