@@ -86,6 +86,10 @@ def test_only_the_listener_can_use_a_chosen_port() -> None:
         other.bind(("127.0.0.1", port))
     with zmq.Context() as context, context.socket(zmq.PUB) as listener:
         listener.bind(f"tcp://127.0.0.1:{port}")
+        controller.release_ports()
+        assert not controller._bound
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
         controller.ports = [port]
         with pytest.raises(OSError, match=f"in use .port {port}"):
             controller.next_port()

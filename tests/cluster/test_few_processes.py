@@ -50,6 +50,17 @@ def test_an_idle_notebook_with_four_ranks_has_eight_processes(world: World, kern
 
 
 @pytest.mark.skipif(not LINUX, reason="elsewhere, ranks are not forked")
+def test_the_controller_closes_what_has_kept_its_ports(world: World, kernel: Kernel) -> None:
+    """By then, the listeners have them. They were fifteen files of each open notebook."""
+    assert "4 ranks" in kernel.run(CONNECT)
+    (controller,) = [each for each in world.processes() if kind(each).endswith("adapter.controller")]
+    files = controller.num_fds()
+    wait_until(lambda: controller.num_fds() <= files - 10, "the controller closes files", 60)
+    assert "4 ranks" in kernel.run(CONNECT)
+    kernel.run("%px pass")
+
+
+@pytest.mark.skipif(not LINUX, reason="elsewhere, ranks are not forked")
 def test_the_controller_is_one_process(world: World, kernel: Kernel) -> None:
     """Its schedulers and the heart monitor were eight more."""
     assert "4 ranks" in kernel.run(CONNECT)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from labkit.checks.judge import Judge
 from labkit.checks.launching import Job, scratch_folder
 from labkit.exercises import catalogue
 
-MOST_TEXTS = 3  # in one job on ranks: each case opens a communicator, and strict mode looks at all of them
+MOST_TEXTS = 12  # in one job on ranks; an answer that raises an error leaves its communicators
 
 
 # Right answers that a check might refuse: what differs from the reference's text.
@@ -84,6 +85,13 @@ def answers(name: str) -> list[Answer]:
     return [*(Answer(None, text) for text in (exercise.text, *right)), *wrong]
 
 
+class FreeingJob(Job):
+    """A job that frees the communicators of each answer: strict mode looks at all that there are."""
+
+    def _request(self, text: str | None, cases: Sequence[int] = (), free: bool = False) -> None:
+        super()._request(text, cases, free=True)
+
+
 def submit(name: str, *texts: str, deadline_s: float | None = None) -> list[Verdict]:
     """Return the verdicts on the texts of cells. This process must not be an MPI process.
 
@@ -95,7 +103,7 @@ def submit(name: str, *texts: str, deadline_s: float | None = None) -> list[Verd
     cases, made = list(exercise.cases()), list[Verdict]()
     while left := texts[len(made) :][: MOST_TEXTS if exercise.on_ranks else None]:
         forks, parent = judging._forks()
-        with scratch_folder(parent) as folder, Job(folder, exercise, cases, forks) as job:
+        with scratch_folder(parent) as folder, FreeingJob(folder, exercise, cases, forks) as job:
             judge = Judge(job, exercise, cases)
             for text in left:
                 made.append(judge.verdict(text))

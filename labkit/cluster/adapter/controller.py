@@ -44,6 +44,7 @@ if __name__ == "__main__":  # before ipyparallel is imported
     sys.modules["ipyparallel.cluster"] = ModuleType("ipyparallel.cluster")
     vars(sys.modules["ipyparallel.cluster"]).update(Cluster=None, ClusterManager=None)
 
+import psutil
 import zmq
 from ipyparallel.controller import app, heartmonitor, hub
 from ipyparallel.controller.app import IPController
@@ -57,6 +58,7 @@ from mpiwatch.processes import start_time
 if __name__ == "__main__":  # a person's settings may import both
     del sys.modules["numpy"], sys.modules["ipyparallel.cluster"]
 
+LISTENING_S = 5.0  # after the start; all listeners are there within a second
 QUIET_MS = 3000  # between pings while no engine comes or ends
 CHANGING_S = 1.0  # since an engine came or ended
 FEW_MISSES = 1  # of an engine on a busy machine; one that has ended misses all
@@ -65,7 +67,7 @@ ENGINE_LOOKS_MS = 2 * QUIET_MS
 
 
 class Controller(IPController):
-    """Keep each chosen port bound until the controller ends.
+    """Keep each chosen port bound until a listener has it.
 
     Replaces methods of IPController that are not documented.
     """
@@ -101,6 +103,20 @@ class Controller(IPController):
             raise OSError(error.errno, f"{error.strerror} (port {port})") from None
         self._bound.append(bound)
         return port
+
+    def start(self) -> None:
+        """Start, and close what has kept ports in a while."""
+        self.loop.call_later(LISTENING_S, self.release_ports)
+        super().start()
+
+    def release_ports(self) -> None:
+        """Close what has kept a port for a listener that is there by now: no other program gets the port."""
+        own = psutil.Process().net_connections("tcp")
+        listening = {each.laddr.port for each in own if each.status == psutil.CONN_LISTEN}
+        for bound in list(self._bound):
+            if bound.getsockname()[1] in listening:
+                self._bound.remove(bound)
+                bound.close()
 
     def save_connection_dict(self, fname: str, cdict: dict[str, Any]) -> None:
         """Write a connection file whole: an engine reads it as soon as it exists."""
