@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -247,9 +248,11 @@ def test_a_file_that_no_process_has_open_yet_is_looked_at_again() -> None:
 def test_a_file_of_a_rank_that_a_launcher_has_started_is_noticed_at_once() -> None:
     """Its end wakes no supervisor, which is not its parent."""
     path = Path(f"{processes.SHM}/mpich_shm_test{os.getpid()}")
+    folder = tempfile.mkdtemp(dir=processes.SHM)
     rank = (
         "import mmap, os, signal\n"
-        f"file = open({str(path)!r}, 'wb+'); file.truncate(4096); shared = mmap.mmap(file.fileno(), 4096)\n"
+        f"file = open('{folder}/file', 'wb+'); file.truncate(4096); shared = mmap.mmap(file.fileno(), 4096)\n"
+        f"os.link(file.name, {str(path)!r})  # with this name, it is in use already\n"
         "input(); os.kill(os.getpid(), signal.SIGKILL)"
     )
     launcher = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {rank!r}])"
@@ -265,7 +268,7 @@ def test_a_file_of_a_rank_that_a_launcher_has_started_is_noticed_at_once() -> No
         deadline.cancel()
         job.kill()
         job.communicate()
-        path.unlink(missing_ok=True)
+        processes.remove([folder, str(path)])
 
 
 @pytest.mark.skipif(not LINUX, reason="elsewhere another process adopts orphans")

@@ -642,15 +642,12 @@ def wait_for_either(command: Command, pid: int, files: JobFiles) -> set[int]:
             known = guard.do("own_descendants", own_descendants) or known
         # A notebook's kernel may load MPI, too.
         guard.do("look", look, files, [pid], is_woken)
-        if files.unsure:
-            guard.do("poll", ends.poll, 1000 * OPEN_S)
-            guard.do("look", look, files, [pid])
         if only_files and files.have_settled:
             # A check makes nine files within 50 ms, and keeps one. In a class whose servers have one user, a
             # look at each by each supervisor takes more of the cores than the checks do. If a process ends
             # meanwhile, look at once: the others still have its files open.
             guard.do("poll", ends.poll, 1000 * GATHER_S)
-        ready = guard.do("poll", poll.poll, 1000 * wait_s)
+        ready = guard.do("poll", poll.poll, 1000 * (OPEN_S if files.unsure else wait_s))
         is_woken = bool(ready)
         only_files = is_woken and all(file == files.created for file, _ in ready)
         guard.do("drain", drain, woken)
