@@ -293,7 +293,6 @@ EVENT = struct.Struct("iIII")  # of inotify: watch, mask, cookie, length of the 
 LOOK_S = 0.2
 SETTLED_S = 10.0  # from a job's last file until the next is probably another job's
 GATHER_S = 5.0  # from a look at another job's first file until the next one, which covers all its files
-OPEN_S = 0.02  # the system tells of a new file before the process that makes it has it open
 SWEEP = "--sweep"  # PID …: the program that sweeps when these processes have ended
 
 
@@ -365,7 +364,9 @@ class JobFiles:
         self.created = _creations(SHM) if LINUX else None
         self.decided = set() if has_begun else files_of_mpi()
         self.used: set[str] = set()
-        self.unsure: set[str] = set()  # not in use at the first look: the next one decides
+        # Not in use at the first look: the system tells of a file before its maker has it open. The next look
+        # decides, which comes with the next file, the end of a child, or after QUIET_S.
+        self.unsure: set[str] = set()
         self.found_s = time.monotonic()  # when the last of the job's files was found
 
     def look(self, processes: Callable[[], Iterable[int]], *, if_created: bool = False) -> None:
@@ -647,7 +648,7 @@ def wait_for_either(command: Command, pid: int, files: JobFiles) -> set[int]:
             # look at each by each supervisor takes more of the cores than the checks do. If a process ends
             # meanwhile, look at once: the others still have its files open.
             guard.do("poll", ends.poll, 1000 * GATHER_S)
-        ready = guard.do("poll", poll.poll, 1000 * (OPEN_S if files.unsure else wait_s))
+        ready = guard.do("poll", poll.poll, 1000 * wait_s)
         is_woken = bool(ready)
         only_files = is_woken and all(file == files.created for file, _ in ready)
         guard.do("drain", drain, woken)
