@@ -23,8 +23,8 @@ def chosen(comm: MPI.Intracomm, nbytes: int) -> str:
     """Return the algorithm with which `auto` averages `nbytes` bytes at once. Collective.
 
     Emulated links stand for several machines, and on them the library's own algorithm takes as long as the
-    best one would. On several machines with several ranks, the library first adds up on each machine, so it
-    sends less.
+    best one would. On several machines with several ranks, the library can first add up on each machine,
+    and then it sends less.
     """
     if comm.size == 1 or isinstance(comm, EmulatedComm):
         return LIBRARY
