@@ -230,21 +230,6 @@ def test_a_file_that_a_settled_job_makes_as_its_rank_is_killed_is_removed() -> N
         path.unlink(missing_ok=True)
 
 
-@NEEDS_SHM
-def test_a_file_that_no_process_has_open_yet_is_looked_at_again() -> None:
-    """The system tells of a new file before the process that makes it has it open."""
-    files = processes.JobFiles()
-    path = Path(f"{processes.SHM}/mpich_shm_test{os.getpid()}")
-    try:
-        path.touch()
-        files.look(lambda: [])
-        with path.open():
-            files.look(lambda: [os.getpid()], if_created=True)
-        assert files.left() == [str(path)] and not files.unsure
-    finally:
-        path.unlink(missing_ok=True)
-
-
 def is_noticed_at_once(number: int) -> bool:
     """Return whether a settled job's supervisor looks at a file as its rank makes it, and removes it later.
 

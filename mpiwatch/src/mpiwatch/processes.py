@@ -364,9 +364,6 @@ class JobFiles:
         self.created = _creations(SHM) if LINUX else None
         self.decided = set() if has_begun else files_of_mpi()
         self.used: set[str] = set()
-        # Not in use at the first look: the system tells of a file before its maker has it open. The next look
-        # decides, which comes with the next file, the end of a child, or after QUIET_S.
-        self.unsure: set[str] = set()
         self.found_s = time.monotonic()  # when the last of the job's files was found
 
     def look(self, processes: Callable[[], Iterable[int]], *, if_created: bool = False) -> None:
@@ -377,14 +374,12 @@ class JobFiles:
         """
         if self.created is not None:
             may_be_of_mpi = any(map(_may_be_of_mpi, _read_created(self.created)))
-            if if_created and not may_be_of_mpi and not self.unsure:
+            if if_created and not may_be_of_mpi:
                 return
         new = files_of_mpi() - self.decided
-        self.unsure &= new
         if new and LINUX:
             used = in_use(new, processes())
-            self.decided |= used | (new & self.unsure)
-            self.unsure = new - self.decided
+            self.decided |= new
             if used:
                 self.used |= used
                 self.found_s = time.monotonic()
