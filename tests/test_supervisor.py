@@ -201,9 +201,9 @@ def test_files_of_another_job_cost_a_settled_one_few_looks() -> None:
     looks = list[tuple[int, ...]]()
     try:
         for path in paths:
-            os.mknod(path)  # this process, in whose use a file would count, does not open it
+            os.mknod(path)  # does not open it: this process started the supervisor, so its files count
             time.sleep(0.02)  # a supervisor that looks at each file has the time to do so
-        while sum(number for number, _ in looks) < len(paths):  # each file is looked at
+        while sum(number for number, _ in looks) < len(paths):  # each file is looked at once
             looks.append(tuple(map(int, job.stdout.readline().split())))
     finally:
         job.communicate("\n", timeout=60)
@@ -231,9 +231,9 @@ def test_a_file_that_a_settled_job_makes_as_its_rank_is_killed_is_removed() -> N
 
 
 def is_noticed_at_once(number: int) -> bool:
-    """Return whether a settled job's supervisor looks at a file as its rank makes it, and removes it later.
+    """Return whether a settled job's supervisor notices a file as a rank makes it; check that it is removed.
 
-    A file of another test may come first, and the supervisor then looks ten minutes later.
+    If another test makes a file just before, the supervisor looks next after ten minutes.
     """
     path = Path(f"{processes.SHM}/mpich_shm_test{os.getpid()}_{number}")
     rank = (
@@ -249,7 +249,8 @@ def is_noticed_at_once(number: int) -> bool:
             if not ready or job.stdout is None or job.stdout.readline() != "1 1\n":
                 return False
             job.communicate("\n", timeout=60)
-            return not path.exists()
+            assert not path.exists()
+            return True
         finally:
             if job.poll() is None:
                 kill_tree(job)

@@ -193,7 +193,7 @@ def _request_class(base: type[MPI.Request]) -> Any:
         """
 
         seconds = 0.0
-        # As of the class that it stands for: help and completion find that.
+        # The names of the class that it stands for, so that help and completion find that class.
         __module__ = "mpi4py.MPI"
         __qualname__ = "Request"
 
@@ -212,7 +212,7 @@ def _request_class(base: type[MPI.Request]) -> Any:
             if creation:  # a hang report names the line outside this package
                 frame = caller()
                 place = frame.f_code, frame.f_lasti
-                # A recording looks requests up by `creation` itself, which then names this place already.
+                # A recording looks requests up by this very tuple: keep it if it names the place already.
                 self.made = creation if creation[-2:] == place else (*creation[:-2], *place)
 
         def Wait(self, status: MPI.Status | None = None) -> Literal[True]:

@@ -179,6 +179,19 @@ def test_a_rank_that_starts_the_cell_after_the_others_disagree(shared: Kernel) -
     recover(shared)
 
 
+SLEEPS = "import time\nopen(mark, 'w').close()\ntime.sleep(100)"
+
+
+def stopped(kernel: Kernel, folder: Path, cell: str, ranks: int = 4) -> str:
+    """Press the stop button when so many ranks have made the file `mark` in a cell; return its output."""
+    message = kernel.start(f"%%px\nmark = f'{folder}/{{rank}}'\n{cell}")
+    wait_until(lambda: len(os.listdir(folder)) == ranks, "ranks in the cell")
+    kernel.manager.interrupt_kernel()
+    said = kernel.finish(message)
+    assert "KeyboardInterrupt: the cell was stopped" in said, said
+    return said
+
+
 @pytest.mark.parametrize(
     ("cell", "expected"),
     [
@@ -209,11 +222,7 @@ def test_the_stop_button_ends_the_cell_and_shows_where_the_ranks_were(
     shared.run("%px comm.deadline_s = 60")
     if STUCK in cell:
         shared.run(CANNOT_LEAVE)
-    message = shared.start(f"%%px\nmark = f'{tmp_path}/{{rank}}'\n{cell}")
-    wait_until(lambda: len(os.listdir(tmp_path)) == 4, "all ranks in the cell")
-    shared.manager.interrupt_kernel()
-    said = shared.finish(message)
-    assert "KeyboardInterrupt: the cell was stopped" in said
+    said = stopped(shared, tmp_path, cell)
     assert re.search(expected, said), said
     assert ("engines were ended" in said) == (STUCK in cell)
     recover(shared)
@@ -233,7 +242,7 @@ def test_an_interrupt_while_a_rank_shows_its_error_does_not_lose_its_answer(shar
     assert "[0, 1, 2, 3]" in shared.run("print(rc[:]['rank'])")
 
 
-# The last rank is as on a busy machine: it begins the cell after the first interrupt.
+# As on a busy machine, one rank begins the cell only after the first interrupt.
 BEGINS_LATE = """
 import os, signal
 from labkit.cluster.ranks import Ranks
@@ -255,40 +264,32 @@ def test_a_rank_that_begins_a_cell_after_the_stop_button_is_stopped_too(
     shared: Kernel, tmp_path: Path
 ) -> None:
     shared.run(BEGINS_LATE)
-    message = shared.start(f"%%px\nimport time\nopen(f'{tmp_path}/{{rank}}', 'w').close()\ntime.sleep(100)")
-    wait_until(lambda: len(os.listdir(tmp_path)) == 3, "the other ranks in the cell")
-    shared.manager.interrupt_kernel()
-    said = shared.finish(message)
+    said = stopped(shared, tmp_path, SLEEPS, ranks=3)
     shared.run("Ranks.interrupt = interrupt")
-    assert "KeyboardInterrupt: the cell was stopped" in said, said
     assert "engines were ended" not in said, said
     assert "True" in shared.run("print(len(interrupts) > 1)")
     assert numbers(shared.run("%px print(comm.allreduce(1))")) == "4\n" * 4
 
 
-def test_a_cell_that_goes_on_after_an_interrupt_gets_another_one(shared: Kernel, tmp_path: Path) -> None:
-    message = shared.start(f"""%%px
+GOES_ON = """
 import time
 try:
-    open(f'{tmp_path}/{{rank}}', 'w').close()
+    open(mark, "w").close()
     time.sleep(100)
 except KeyboardInterrupt:
     time.sleep(100)
-""")
-    wait_until(lambda: len(os.listdir(tmp_path)) == 4, "all ranks in the cell")
-    shared.manager.interrupt_kernel()
-    said = shared.finish(message)
-    assert "KeyboardInterrupt: the cell was stopped" in said and "engines were ended" not in said, said
+"""
+
+
+def test_a_cell_that_goes_on_after_an_interrupt_gets_another_one(shared: Kernel, tmp_path: Path) -> None:
+    said = stopped(shared, tmp_path, GOES_ON)
+    assert "engines were ended" not in said, said
 
 
 def test_a_cell_can_be_stopped_even_if_the_report_fails(shared: Kernel, tmp_path: Path) -> None:
     shared.run("import labkit.cluster.ranks as cell\nworking, cell.take_snapshot = cell.take_snapshot, None")
-    message = shared.start(f"%%px\nimport time\nopen(f'{tmp_path}/{{rank}}', 'w').close()\ntime.sleep(100)")
-    wait_until(lambda: len(os.listdir(tmp_path)) == 4, "all ranks in the cell")
-    shared.manager.interrupt_kernel()
-    said = shared.finish(message)
+    said = stopped(shared, tmp_path, SLEEPS)
     shared.run("cell.take_snapshot = working")
-    assert "KeyboardInterrupt: the cell was stopped" in said, said
     assert "There is no report of what the ranks were doing: TypeError" in said, said
     assert numbers(shared.run("%px print(comm.allreduce(1))")) == "4\n" * 4
 

@@ -105,12 +105,12 @@ class Controller(IPController):
         return port
 
     def start(self) -> None:
-        """Start, and close what has kept ports in a while."""
+        """Start; when all listeners must be there, close the sockets that have kept their ports."""
         self.loop.call_later(LISTENING_S, self.release_ports)
         super().start()
 
     def release_ports(self) -> None:
-        """Close what has kept a port for a listener that is there by now: no other program gets the port."""
+        """Close each socket whose port has its listener: now the listener keeps other programs from it."""
         own = psutil.Process().net_connections("tcp")
         listening = {each.laddr.port for each in own if each.status == psutil.CONN_LISTEN}
         for bound in list(self._bound):

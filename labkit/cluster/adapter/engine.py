@@ -29,7 +29,7 @@ from labkit.guard import Guard
 from mpiwatch.processes import may_watch_processes, start_time
 from mpiwatch.sessions import is_cell
 
-SECOND_S = 1.5  # from an interrupt of a program until it gets another one
+AGAIN_S = 1.5  # from an interrupt of a program until it gets another one
 
 IMPORTED = (
     *("ipykernel.debugger", "ipyparallel.engine.app", "ipyparallel.engine.nanny"),
@@ -165,9 +165,9 @@ def interrupt_programs_only(kernel: Any) -> None:
     """Let an interrupt stop what a client runs on an engine, and nothing else; `kernel`: its kernel's class.
 
     An interrupt that comes while IPython shows a cell's error, or while the answer is sent, would lose the
-    answer: the client would wait for it until it ends the engines. On a busy machine this takes seconds. And
-    one that comes before the engine has begun has no effect: so the client repeats it. A program gets the
-    next one only after SECOND_S, since it may be cleaning up.
+    answer: the client would wait for it until it ends the engines. On a busy machine this takes seconds.
+    An interrupt that comes before the program begins has no effect, so the client repeats it. A program gets
+    another one only after AGAIN_S, since it may be cleaning up.
 
     ipykernel calls `pre_handler_hook` before it handles a message, to set the handler of SIGINT.
     """
@@ -175,7 +175,7 @@ def interrupt_programs_only(kernel: Any) -> None:
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         nonlocal interrupted_s
-        if is_in_program(frame) and time.monotonic() > interrupted_s + SECOND_S:
+        if is_in_program(frame) and time.monotonic() > interrupted_s + AGAIN_S:
             interrupted_s = time.monotonic()
             raise KeyboardInterrupt
 
