@@ -28,6 +28,7 @@ from mpiwatch import processes
 
 DEADLINE_S = 150.0  # longer than that of connect(), whose error then says what it waited for
 SWEPT_S = 40.0  # for a supervisor to remove what its killed ranks have left
+ENDED_S = 10.0  # for supervisors to end all processes of a test, unless the test has killed them, too
 Start = Callable[..., "subprocess.Popen[str]"]  # the fixture `ipcluster`
 # Say something to each port as a client without a key, listen to all of them, and print what comes back.
 STRANGER = """import sys, zmq
@@ -129,6 +130,16 @@ class World:
 
         # The environment of a process inside exec() cannot be read: look twice.
         wait_until(lambda: none_is_left() and none_is_left(), "all processes gone", 40)
+
+    def end(self) -> None:
+        """Let supervisors end what the kernels have left; then kill what is there, and sweep."""
+        starters = [process.pid for process in self.processes() if is_mpiexec(process)]
+        deadline = time.monotonic() + ENDED_S
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self.kill()
+        for pid in starters or [0]:
+            processes.sweep(self.files, pid)
 
     def cluster_files(self) -> list[str]:
         return glob.glob(f"{self.folder}/profile_*/security/*.json")
@@ -261,13 +272,10 @@ class Kernel:
 
 
 def a_world(folder: Path) -> Iterator[World]:
-    """Yield a world; afterwards end all of its processes, and remove what they could not."""
+    """Yield a world; afterwards end all of its processes."""
     world = World(folder)
     yield world
-    starters = [process.pid for process in world.processes() if is_mpiexec(process)]
-    world.kill()
-    for pid in starters or [0]:  # the supervisors that would have done it are dead, too
-        processes.sweep(world.files, pid)
+    world.end()
 
 
 def a_kernel(world: World) -> Iterator[Kernel]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -281,6 +282,21 @@ def test_a_second_signal_does_not_interrupt_the_end(tmp_path: Path) -> None:
         if is_alive:
             os.kill(grandchild, signal.SIGKILL)
         assert not is_alive, number
+
+
+@pytest.mark.skipif(not LINUX, reason="elsewhere no system tells of orphans")
+def test_a_supervisor_below_has_time_to_remove_a_folder(tmp_path: Path) -> None:
+    """As that of a check's files, when the engines end of which one has made the check."""
+    folder = tmp_path / "check"
+    folder.mkdir()
+    for number in range(3000):  # so that their removal takes longer than a kill
+        (folder / str(number)).touch()
+    below = supervised(0.5, remove=str(folder))  # the last word is the pid of its starter
+    script = f"{shlex.join(below[:-1])} $$ sh -c 'echo; exec sleep 60' & wait"
+    with subprocess.Popen([*supervised(0.5), "sh", "-c", script], stdout=subprocess.PIPE) as job:
+        assert job.stdout and job.stdout.readline() == b"\n"
+        job.terminate()
+    assert not folder.exists()
 
 
 @pytest.mark.skipif(not LINUX, reason="elsewhere names are not cut")

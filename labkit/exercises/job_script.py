@@ -28,6 +28,7 @@ from labkit.children import end, start_child
 # For mpiexec: it works on for a second after SIGUSR1, as ranks do, and notes that it has come to its end.
 FAKE_MPIEXEC = """#!/bin/bash
 trap 'echo USR1 >> "$RECORD.events"; left=20' USR1
+echo $$ > "$RECORD.pid"
 printf '%s\\n' "$OMP_NUM_THREADS,$OPENBLAS_NUM_THREADS" "$@" > "$RECORD.part" && mv "$RECORD.part" "$RECORD"
 for ((left = TICKS; left > 0; left--)); do "$SLEEP" 0.05; done
 echo mpiexec >> "$RECORD.events"
@@ -39,8 +40,8 @@ printf '%s\\n' "${0##*/} $*" >> "$RECORD.calls"
 """
 # For sleep, so that a script that kills mpiexec after a minute does so before mpiexec comes to its end.
 SHORT_SLEEP = '#!/bin/bash\nexec "$SLEEP" 0.01\n'
-# Runs the script, notes its end, and waits up to three seconds for mpiexec's end. If $WARNED is set, sends it
-# SIGUSR1 when mpiexec runs and the script catches the signal, or three seconds after mpiexec's start.
+# Runs the script, notes its end, and waits until mpiexec has come to its end or was killed. If $WARNED is
+# set, sends it SIGUSR1 when mpiexec runs and the script catches it, or three seconds after mpiexec's start.
 RUN = """bash "$@" &
 script=$!
 catches() { while read -r name mask; do [ "$name" = SigCgt: ] && return $((!(0x$mask & 512))); done < "$1"; }
@@ -55,7 +56,11 @@ fi
 wait $script
 code=$?
 echo script >> "$RECORD.events"
-for tick in {1..60}; do grep -q mpiexec "$RECORD.events" && break; "$SLEEP" 0.05; done
+for tick in {1..200}; do
+    grep -q mpiexec "$RECORD.events" && break
+    kill -0 "$(cat "$RECORD.pid")" || break
+    "$SLEEP" 0.05
+done
 exit $code
 """
 RUN_FOLDER = "my run"  # a word in quotation marks, or else two

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from labkit.checks import sandbox
+from labkit.exercises import job_script as job_script_module
 from labkit.exercises.job_script import (
     EXIT_CODE,
     OPTIONS_PART,
@@ -95,6 +96,15 @@ def test_an_option_can_be_written_in_another_way() -> None:
 @pytest.mark.thorough
 def test_a_wrong_command_is_named(old: str, new: str, finding: str) -> None:
     assert finding in "\n".join(findings(changed(old, new)))
+
+
+def test_an_mpiexec_that_takes_long_was_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a busy machine, where its last second takes several."""
+    slow = job_script_module.FAKE_MPIEXEC.replace("left=20", "left=80")
+    monkeypatch.setattr(job_script_module, "FAKE_MPIEXEC", slow)
+    begin, _, _ = SCRIPT.partition("while kill")
+    faults = "\n".join(findings(f"{begin}wait $ranks\n"))
+    assert "ended before mpiexec, after SIGUSR1" in faults and "killed" not in faults
 
 
 @pytest.mark.parametrize(

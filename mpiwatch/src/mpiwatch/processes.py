@@ -486,6 +486,7 @@ def sweep_after_this_job() -> None:
 # The supervisor
 
 GRACE_S = 10.0  # from SIGTERM to SIGKILL, unless the caller says otherwise
+SUPERVISORS_S = 2.0  # for supervisors below this one to remove what their processes leave
 KILLED_S = 20.0  # for killed processes to be gone, on a busy machine; until then their segments are in use
 POLL_S = 0.3  # between looks, where the system reports neither new segments nor the end of processes
 QUIET_S = 10.0  # between looks where it does, for files in /tmp: an idle job costs nothing
@@ -557,7 +558,11 @@ def own_descendants() -> set[int]:
 
 
 def end_tree(command: Command, known: set[int], files: JobFiles, grace_s: float) -> None:
-    """End the command and its descendants: SIGTERM for the command, SIGKILL for the rest after `grace_s`."""
+    """End the command and its descendants: SIGTERM for the command, SIGKILL for the rest after `grace_s`.
+
+    When the command has ended, its descendants get SIGTERM, too, and SUPERVISORS_S: a rank may have a
+    supervisor of its own, as that of a check, which still has to remove the check's files.
+    """
     guard = Guard("supervisor")
     known = known | (guard.do("own_descendants", own_descendants) or set())
     guard.do("look", look, files)
@@ -565,25 +570,29 @@ def end_tree(command: Command, known: set[int], files: JobFiles, grace_s: float)
         command.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             command.wait(grace_s)
-    deadline = time.monotonic() + KILLED_S
-    while time.monotonic() < deadline:
+    asked: set[int] = set()
+    began = time.monotonic()
+    while time.monotonic() < began + KILLED_S:
         guard.do("look", look, files)
         now_known = guard.do("own_descendants", own_descendants)
         known |= now_known or set()
         left = {pid for pid in known if alive(pid)}
         if now_known is not None and not left:
             return
-        guard.do("kill", kill, left)
-        command.poll()
+        if command.poll() is not None and time.monotonic() < began + SUPERVISORS_S:
+            guard.do("kill", kill, left - asked, signal.SIGTERM)
+            asked |= left
+        else:
+            guard.do("kill", kill, left)
         time.sleep(0.02)
         guard.do("reap_orphans", reap_orphans, command)
 
 
-def kill(pids: Iterable[int]) -> None:
-    """Send processes SIGKILL; some of them may have ended."""
+def kill(pids: Iterable[int], signum: int = signal.SIGKILL) -> None:
+    """Send processes a signal; some of them may have ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signum)
 
 
 def look(files: JobFiles, others: Collection[int] = (), if_created: bool = False) -> None:
