@@ -88,8 +88,9 @@ def against_task(text: str, exercise: Exercise) -> str:
             "loop. Write products and sums of whole arrays"
         )
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
-    for name in exercise.must_use:
-        if nodes and name not in used:
+    for names in exercise.must_use:
+        name, *others = names.split(" or ")
+        if nodes and not used & {name, *others}:
             return f"the results are right, but it does not use `{name}`, and the task says: with `{name}`"
     return ""
 

@@ -166,8 +166,9 @@ class Exercise:
 
     `forbidden` holds methods of the communicator that would do the exercise by themselves. If
     `without_loops`, the function may hold no loop; `must_use` holds names that it must use, as its task
-    says. `may_change` holds the numbers of arguments that the function may change, besides `result_in`. If
-    `returns_new`, the result is an array that shares no memory with an argument.
+    says, or "this or that" for one of two. `may_change` holds the numbers of arguments that the function may
+    change, besides `result_in`. If `returns_new`, the result is an array that shares no memory with an
+    argument.
 
     `wrap(comm, case)`, if given, returns the communicator that the function gets, for example one on an
     emulated slow link. `tolerance` is relative to the largest expected value; None means to rounding of the

@@ -140,7 +140,7 @@ CONV_FORWARD = Exercise(
     reference=conv_forward,
     cases=_conv_cases("x w b"),
     expected=lambda case: [ops.conv2d(*case.arguments[0])],
-    must_use=("im2col",),
+    must_use=("im2col or columns_of",),  # columns_of is the bonus
     mistakes={
         "the bias is missing": {" + b\n": "\n"},
         "the values are right, but in the wrong places. The product has the channels last: reshape it "

@@ -605,6 +605,50 @@ def conv_forward(x, w, b, stride, pad):
     says=("im2col",),
 )
 
+# Notebook 02's bonus: another order in memory.
+
+COLUMNS_OF = """
+def columns_of(x, k, stride, pad):
+    x = np.pad(x.transpose(1, 2, 3, 0), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    c, h, w, n = x.shape
+    height, width = (h - k) // stride + 1, (w - k) // stride + 1
+    columns = np.empty((k, k, c, height, width, n), x.dtype)
+    for i in range(k):
+        for j in range(k):
+            columns[i, j] = x[:, i : i + stride * height : stride, j : j + stride * width : stride]
+    return columns.reshape(k * k * c, -1)
+"""
+right(
+    "conv_forward",
+    "it does not use im2col, where it uses columns_of, as the bonus asks",
+    """
+def conv_forward(x, w, b, stride, pad):
+    k, outputs = len(w), len(b)
+    height, width = ((side + 2 * pad - k) // stride + 1 for side in x.shape[2:])
+    y = w.reshape(-1, outputs).T @ columns_of(x, k, stride, pad) + b[:, None]
+    return y.reshape(outputs, height, width, len(x)).transpose(3, 0, 1, 2)
+"""
+    + COLUMNS_OF,
+)
+right(
+    "conv_backward",
+    "a result whose samples are last in memory",
+    """
+def conv_backward(dy, x, w, stride, pad):
+    n, c, h, v = x.shape
+    k, outputs, height, width = len(w), *dy.shape[1:]
+    flat = dy.transpose(1, 2, 3, 0).reshape(outputs, -1)
+    dw = (columns_of(x, k, stride, pad) @ flat.T).reshape(w.shape)
+    dcolumns = (w.reshape(-1, outputs) @ flat).reshape(k, k, c, height, width, n)
+    dx = np.zeros((c, h + 2 * pad, v + 2 * pad, n), x.dtype)
+    for i in range(k):
+        for j in range(k):
+            dx[:, i : i + stride * height : stride, j : j + stride * width : stride] += dcolumns[i, j]
+    return dx[:, pad : pad + h, pad : pad + v].transpose(3, 0, 1, 2), dw, flat.sum(axis=1)
+"""
+    + COLUMNS_OF,
+)
+
 # Notebooks 05, 09 and 10.
 
 wrong(

@@ -189,15 +189,13 @@ def test_winograd_is_accurate_in_float32() -> None:
 
 
 @pytest.mark.parametrize(("shape", "k", "stride", "pad"), [((2, 3, 7, 6), 3, 2, 1), ((1, 1, 4, 5), 2, 1, 0)])
-def test_im2col_in_columns_has_the_windows_as_rows(
-    shape: tuple[int, ...], k: int, stride: int, pad: int
-) -> None:
+def test_columns_of_images_are_their_windows(shape: tuple[int, ...], k: int, stride: int, pad: int) -> None:
     x = np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
-    rows = im2col.im2col_in_columns(x, k, stride, pad)
-    assert rows.dtype == x.dtype
-    assert rows.flags.f_contiguous
+    columns = im2col.columns_of(x, k, stride, pad)
+    assert columns.dtype == x.dtype
+    assert columns.flags.c_contiguous
     padded = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
     height, width = ((side - k) // stride + 1 for side in padded.shape[2:])
-    for row, (n, i, j) in zip(rows, np.ndindex(shape[0], height, width), strict=True):
+    for column, (i, j, n) in zip(columns.T, np.ndindex(height, width, shape[0]), strict=True):
         window = padded[n, :, stride * i : stride * i + k, stride * j : stride * j + k]
-        np.testing.assert_array_equal(row, window.transpose(1, 2, 0).ravel())
+        np.testing.assert_array_equal(column, window.transpose(1, 2, 0).ravel())

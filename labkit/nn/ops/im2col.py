@@ -111,18 +111,17 @@ def _padded(x: np.ndarray, pad: int, workspace: Workspace) -> np.ndarray:
     return padded
 
 
-def im2col_in_columns(x: np.ndarray, k: int, stride: int, pad: int) -> np.ndarray:
-    """Return one row for each position of the kernel; each column of the result lies in one piece in memory.
+def columns_of(x: np.ndarray, k: int, stride: int, pad: int) -> np.ndarray:
+    """Return one column for each position of the kernel, the samples of a position next to one another.
 
-    So an assignment copies runs of W' numbers, where an array in row order is filled in runs of C numbers.
-    Notebook 02 compares the two orders. Shapes: x (N, C, H, W); result (N·H'·W', k·k·C).
+    So an assignment copies runs of W'·N numbers, where an array that ends with the channels is filled in runs
+    of C numbers. Notebook 02 compares the two orders. Shapes: x (N, C, H, W); result (k·k·C, H'·W'·N).
     """
-    x = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
-    n, c, h, w = x.shape
+    x = np.pad(x.transpose(1, 2, 3, 0), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    c, h, w, n = x.shape
     height, width = (h - k) // stride + 1, (w - k) // stride + 1
-    columns = np.empty((k, k, c, n, height, width), x.dtype)
+    columns = np.empty((k, k, c, height, width, n), x.dtype)
     for i in range(k):
         for j in range(k):
-            seen = x[:, :, i : i + stride * height : stride, j : j + stride * width : stride]
-            columns[i, j] = seen.transpose(1, 0, 2, 3)
-    return columns.reshape(k * k * c, n * height * width).T
+            columns[i, j] = x[:, i : i + stride * height : stride, j : j + stride * width : stride]
+    return columns.reshape(k * k * c, height * width * n)
