@@ -264,6 +264,23 @@ def test_a_file_of_a_rank_that_a_launcher_has_started_is_noticed_at_once() -> No
     assert any(map(is_noticed_at_once, range(5)))
 
 
+@NEEDS_SHM
+@pytest.mark.parametrize("world", ["mpich_shm_{}_", "sm_segment.host.0.{}."])
+def test_segments_that_no_look_has_found_are_known_by_those_of_their_world(world: str) -> None:
+    """Ranks that are killed while they allocate a window leave such segments."""
+    own, others = (world.format(f"{os.getpid():x}{number}") for number in (1, 12))
+    found, unseen, anothers = (Path(processes.SHM, name) for name in (f"{own}0", f"{own}1", f"{others}0"))
+    files = processes.JobFiles()
+    try:
+        with found.open("w"):
+            files.look(lambda: [os.getpid()])
+        for file in unseen, anothers:
+            file.touch()
+        assert files.left() == [str(found), str(unseen)]
+    finally:
+        processes.remove(list(map(str, (found, unseen, anothers))))
+
+
 @pytest.mark.skipif(not LINUX, reason="elsewhere another process adopts orphans")
 def test_a_second_signal_does_not_interrupt_the_end(tmp_path: Path) -> None:
     """As a terminal's SIGINT and the starter's SIGTERM, which come together."""

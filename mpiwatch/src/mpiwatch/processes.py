@@ -287,6 +287,8 @@ NAMES = (
     *("mpich_shm_", "mpich_shar_tmp", "ucx_shm_posix_", "sm_segment.", "vader_segment.", "osc_sm."),
     *("osc_rdma.", "fi_shm_", "psm2_shm", "hydra_hwloc_xmlfile_"),
 )
+# Of these, the names of all segments of one world are the same up to the last such sign.
+OF_A_WORLD = {"mpich_shm_": "_", "sm_segment.": ".", "vader_segment.": "."}
 IN_CREATE = 0x100  # from <sys/inotify.h>
 IN_Q_OVERFLOW = 0x4000  # of an event that says that others were lost
 EVENT = struct.Struct("iIII")  # of inotify: watch, mask, cookie, length of the name that follows
@@ -390,8 +392,22 @@ class JobFiles:
         return time.monotonic() > self.found_s + SETTLED_S
 
     def left(self) -> list[str]:
-        """Return the job's files that still exist and that no process uses."""
-        return _unused(self.used & files_of_mpi()) if self.used else []
+        """Return the job's files that still exist and that no process uses.
+
+        Among them are segments that no look has found, if another one of their world was found: ranks that
+        are killed while they allocate a window leave some.
+        """
+        worlds = tuple({world for world in map(_world, self.used) if world})
+        return _unused({path for path in files_of_mpi() if path in self.used or path.startswith(worlds)})
+
+
+def _world(path: str) -> str:
+    """Return how the paths of all segments of this one's world begin; empty if their names do not tell."""
+    name = os.path.basename(path)
+    for kind, separator in OF_A_WORLD.items():
+        if name.startswith(kind):
+            return path[: path.rindex(separator) + 1]
+    return ""
 
 
 def _unused(files: set[str]) -> list[str]:
