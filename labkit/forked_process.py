@@ -30,17 +30,19 @@ def start(
     cwd: str | None = None,
     stdin: int = subprocess.DEVNULL,
     joins_stderr: bool = False,
+    before: Sequence[str] = (),
 ) -> ForkedProcess | subprocess.Popen[bytes]:
     """Run `python -m` with these words, forked by the process at this address if it can.
 
     Its standard output is a pipe to this process. `stdin`: a file's number, `subprocess.PIPE` or
-    `subprocess.DEVNULL`. `joins_stderr`: its standard error goes to the same pipe as its output.
+    `subprocess.DEVNULL`. `joins_stderr`: its standard error goes to the same pipe as its output. `before`:
+    what stands before `python` if it is started as a new program, for example a supervisor.
     """
     if address:
         with suppress(OSError):
             return ForkedProcess(address, words, env, cwd, stdin, joins_stderr)
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", *words],
+        [*before, sys.executable, "-P", "-m", *words],
         env=env,
         cwd=cwd,
         stdin=stdin,
@@ -51,7 +53,10 @@ def start(
 
 
 class ForkedProcess:
-    """A process that has been forked for this one; it is killed when this one, or this object, is gone."""
+    """A process that has been forked for the asking one.
+
+    It is killed when the asking process, or this object, is gone.
+    """
 
     def __init__(  # noqa: PLR0917 (as `start`)
         self,
@@ -66,7 +71,7 @@ class ForkedProcess:
         self.returncode: int | None = None
         self.stdin: Any = None
         self.stdout: Any = None
-        self._process: int | None = None  # a file by which the system tells of the end, and takes signals
+        self._pidfd: int | None = None  # a file by which the system tells of the end, and takes signals
         self._connection = socket.socket(socket.AF_UNIX)
         files: list[int] = []  # of the process: its input, output and errors
         try:
@@ -75,24 +80,18 @@ class ForkedProcess:
             files.append(its_stdout)
             self.stdout = open(out, "rb")  # noqa: SIM115  (closed by `__exit__`)
             files.append(os.dup(its_stdout if joins_stderr else 2))
-            request = {
-                "ranks": 0,
-                "files": [0, 1, 2],
-                "environment": dict(env),
-                "directory": cwd or os.getcwd(),
-                "words": [*words],
-            }
+            request = forking.request_for([*words], [0, 1, 2], dict(env), cwd or os.getcwd())
             self._connection.settimeout(FORKED_S)
             self._connection.connect(f"\0{address}")
             forking.send(self._connection, request, files)
             pid = self._connection.recv(forking.STATUS.size, socket.MSG_WAITALL)
             if not pid:
-                raise ConnectionError("the process that forks has not forked this one")
+                raise ConnectionError("the process that forks has forked none")
             self.pid: int = forking.STATUS.unpack(pid)[0]
-            self._connection.settimeout(None)
+            self._connection.settimeout(None)  # the end may be hours away
             # Linux before 5.3, and some builds of Python, have no such files; or the process has ended.
             with suppress(OSError, AttributeError):
-                self._process = os.pidfd_open(self.pid)
+                self._pidfd = os.pidfd_open(self.pid)
         except BaseException:
             self._close()
             raise
@@ -115,9 +114,9 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the same at its end. Raise subprocess.TimeoutExpired after so many seconds."""
+        """Wait for its end; return its exit code. Raise subprocess.TimeoutExpired after so many seconds."""
         if self.returncode is None:
-            files: list[Any] = [self._connection, *([] if self._process is None else [self._process])]
+            files: list[Any] = [self._connection, *([] if self._pidfd is None else [self._pidfd])]
             if not select.select(files, [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
             self.returncode = self._read_end()
@@ -135,8 +134,8 @@ class ForkedProcess:
         """Send it a signal: directly, or through the process that forks."""
         if self.returncode is None:
             with suppress(OSError):
-                if self._process is not None:
-                    signal.pidfd_send_signal(self._process, number)
+                if self._pidfd is not None:
+                    signal.pidfd_send_signal(self._pidfd, number)
                 else:
                     self._connection.send(bytes([number]))
 
@@ -163,6 +162,6 @@ class ForkedProcess:
             if file is not None:
                 with suppress(OSError):
                     file.close()
-        if self._process is not None:
-            os.close(self._process)
-            self._process = None
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None

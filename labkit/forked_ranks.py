@@ -64,14 +64,14 @@ class ForkedRanks:
 
     def __init__(self, number: int, exits: str = "") -> None:
         self.number, self.exits = number, exits
-        self.pid = os.getpid()
+        self.pid = os.getpid()  # the ranks' parent
         self.ranks: dict[int, Rank] = {}  # by pid
         self.returncode: int | None = None
         self.guard = Guard("the process that forks ranks")
         self._first_failure = 0  # exit code, or minus the signal
         # Of `ranks`, so that no signal reaches another process. A handler of signals may take it, too.
         self._lock = threading.RLock()
-        self._has_ended_ranks = False
+        self._has_killed = False
         self._values = {"PMI_process_mapping": f"(vector,(0,1,{number}))"}  # all ranks are on one machine
         # Of no other world of this machine: MPICH names its shared memory after it.
         self._name = f"labkit-{os.getpid()}-{secrets.token_hex(8)}"
@@ -138,22 +138,23 @@ class ForkedRanks:
                 raise subprocess.TimeoutExpired("ranks", timeout or 0.0)
             time.sleep(POLL_S)
 
-    def send_signal(self, number: int) -> None:
-        """Send all ranks a signal."""
+    def send_signal(self, number: int, *, spare: int | None = None) -> None:
+        """Send all ranks a signal, or all but the rank of the number `spare`."""
         with self._lock:
-            for pid in [*self.ranks]:
+            for pid, rank in [*self.ranks.items()]:
                 with suppress(ProcessLookupError):  # a signal's handler calls this, also right after waitpid
-                    os.kill(pid, number)
+                    if rank.number != spare:
+                        os.kill(pid, number)
 
     def kill(self) -> None:
         """End all ranks, even those in a deadlock."""
-        self._has_ended_ranks = True
+        self._has_killed = True
         self.send_signal(signal.SIGKILL)
 
-    terminate = kill
+    terminate = kill  # in a deadlock, a rank with a handler of SIGTERM would never call it
 
     def _note_ends(self) -> None:
-        """Note which ranks have ended, and end the others if MPI does."""
+        """Note which ranks have ended; end the others if one has ended without MPI_Finalize."""
         for pid, rank in [*self.ranks.items()]:
             with self._lock:
                 ended, status = os.waitpid(pid, os.WNOHANG)
@@ -161,17 +162,20 @@ class ForkedRanks:
                     continue
                 del self.ranks[pid]
             code = self._aborted.get(rank.number, os.waitstatus_to_exitcode(status))
-            if not (self._has_ended_ranks and code == -signal.SIGKILL):
+            if not (self._has_killed and code == -signal.SIGKILL):  # our own signal is no failure
                 self._first_failure = self._first_failure or code
             if self.exits:
                 with suppress(OSError):  # a full disk
                     forking.record_exit(self.exits, pid, code)
-            if rank.number in self._finalized or self._has_ended_ranks or not self.ranks:
-                continue
-            if code:
-                self.kill()
-            else:
-                self._kill_later()
+            if rank.number not in self._finalized and not self._has_killed and self.ranks:
+                self._end_others(code)
+
+    def _end_others(self, code: int) -> None:
+        """End the others, as mpiexec does, after a rank that ended with this code, without MPI_Finalize."""
+        if code:
+            self.kill()
+        else:
+            self._kill_later()
 
     def _kill_later(self) -> None:
         """End the ranks that do not end by themselves."""
@@ -204,7 +208,7 @@ class ForkedRanks:
     def _answer_all(self, rank: Rank, lines: list[bytes]) -> None:
         while lines:
             self._answer(rank, lines[0].decode())
-            del lines[0]
+            del lines[0]  # after an error, the guard calls this again, with the lines that are left
 
     def _answer(self, rank: Rank, line: str) -> None:
         """Answer a line, such as `cmd=get kvsname=… key=NAME`."""
@@ -229,13 +233,9 @@ class ForkedRanks:
                     say(connection, "cmd=barrier_out rc=0")
         elif command == "abort":  # MPI_Abort: this rank ends itself
             self._kill_later()
-            self._has_ended_ranks = True
+            self._has_killed = True
             self._aborted[rank.number] = int(fields.get("exitcode", "1"))
-            with self._lock:
-                others = [pid for pid, other in self.ranks.items() if other.number != rank.number]
-                for pid in others:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+            self.send_signal(signal.SIGKILL, spare=rank.number)
         elif command == "get_universe_size":
             say(rank.connection, f"cmd=universe_size rc=0 size={self.number}")
         elif command == "get_my_kvsname":

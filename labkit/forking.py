@@ -44,12 +44,17 @@ FORWARDED = (
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT),
 )
 HEAD = struct.Struct("=II")  # of a request: its length, and the number of its files
+# Of a reply: first the pid of the new process, and at its end its exit code, or minus the signal. Meanwhile
+# who has asked may send signals for it, one byte each.
 STATUS = struct.Struct("=i")
 FILES_AT_ONCE = 250  # Linux sends up to 253 files with one message
 
 
 def listen() -> socket.socket:
-    """Return a listener for the stand-ins that this process starts from now on. Linux only."""
+    """Return a listener for the stand-ins that this process starts from now on. Linux only.
+
+    They inherit its address: this sets the environment variable ADDRESS.
+    """
     listener = socket.socket(socket.AF_UNIX)
     os.environ[ADDRESS] = f"labkit-{os.getpid()}-{os.urandom(8).hex()}"
     listener.bind(f"\0{os.environ[ADDRESS]}")  # a name without a file: nothing to remove
@@ -73,10 +78,11 @@ RETRY_S = 0.05
 
 
 def serve(starter: int = 0) -> list[str]:  # noqa: PLR0915 (one loop)
-    """Fork a rank for each stand-in; return in the rank, with its module and arguments.
+    """Fork a process for each request; return in the new process, with its module and arguments.
 
-    With `starter`, only that process gets ranks, and the ranks that it gets: code of students, in other
-    processes, does not. They ask without stand-ins (`start`). The listener is this program's standard input.
+    Requests come from stand-ins, which want a rank. With `starter`, they come from
+    `labkit.forked_process.start`, and only the process `starter` may ask, and the processes that it has got:
+    judges. Code of students, which runs below these, may not. The listener is this program's standard input.
     Call it in a process that has one thread and has not initialised MPI. It never returns there.
     """
     import gc  # noqa: PLC0415  (a stand-in does without)
@@ -88,29 +94,30 @@ def serve(starter: int = 0) -> list[str]:  # noqa: PLR0915 (one loop)
     gc.freeze()  # the collector of a rank does not write to objects, and so they stay shared
     me, woken, wake = os.getpid(), child_ends(), file_that_wakes()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher
-    stand_ins: dict[int, socket.socket] = {}  # the connection to each, by the pid of its rank
-    first: set[int] = set()  # the processes that the starter itself has asked for
-    listening, ranks_to_come = [socket.socket(fileno=os.dup(0))], 0
+    stand_ins: dict[int, socket.socket] = {}  # connections to those that have asked, by the new process's pid
+    asked_by_starter: set[int] = set()
+    listening = [socket.socket(fileno=os.dup(0))]  # the listener, until it is closed
+    ranks_to_come = 0  # below zero, it is never closed
     with open(os.devnull, "rb") as devnull:
         os.dup2(devnull.fileno(), 0)  # so `listening` holds the last copy of the listener
-    has_ended_ranks = False  # whose stand-ins do not know it yet
+    are_ends_to_pass_on = False
     while True:
         watched: list[Any] = [woken, *listening, *stand_ins.values()]
-        ready, _, _ = select.select(watched, [], [], RETRY_S if has_ended_ranks else None)
+        ready, _, _ = select.select(watched, [], [], RETRY_S if are_ends_to_pass_on else None)
         if woken in ready:
             os.read(woken, 1 << 16)
-            has_ended_ranks = True
-        if has_ended_ranks:
-            has_ended_ranks = not guard.is_done("_pass_ends_on", _pass_ends_on, stand_ins)
-            if not listening and not stand_ins:  # all ranks have ended
-                os._exit(0)
+            are_ends_to_pass_on = True
+        if are_ends_to_pass_on:
+            are_ends_to_pass_on = not guard.is_done("_pass_ends_on", _pass_ends_on, stand_ins)
+        if not listening and not stand_ins:  # all ranks have ended
+            os._exit(0)
         guard.do("_pass_signals_on", _pass_signals_on, stand_ins, ready)
         if not set(listening) & set(ready):
             continue
-        askers = {starter, *(first & stand_ins.keys())}
+        askers = {starter, *(asked_by_starter & stand_ins.keys())}
         accepted = guard.do("_accept", _accept, listening[0], askers if starter else set())
         if accepted is None:
-            if guard.errors.get("_accept", 0) == Guard.tries:
+            if guard.errors.get("_accept", 0) == Guard.tries:  # nobody gets a rank any more
                 _refuse_all(listening.pop())
             continue
         connection, asking, request, files = accepted
@@ -128,7 +135,7 @@ def serve(starter: int = 0) -> list[str]:  # noqa: PLR0915 (one loop)
             with suppress(OSError):  # the stand-in may have been killed
                 connection.sendall(STATUS.pack(pid))
             stand_ins[pid] = connection
-            first |= {pid} if asking == starter else set()
+            asked_by_starter |= {pid} if asking == starter else set()
         for file in files:
             os.close(file)
         if ranks_to_come == 0 and request["ranks"]:
@@ -136,7 +143,10 @@ def serve(starter: int = 0) -> list[str]:  # noqa: PLR0915 (one loop)
 
 
 def file_that_wakes() -> int:
-    """Return the file to which signals write. In a forked child, asyncio resets it (since Python 3.12)."""
+    """Return the end of `child_ends`' pipe to which signals write; a forked child has to close it.
+
+    It can only be asked for before the fork: in a child, asyncio resets it (since Python 3.12).
+    """
     wake = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     return wake
@@ -290,14 +300,8 @@ def main(arguments: list[str]) -> NoReturn:
         with suppress(OSError):  # the folder that was listed
             if os.get_inheritable(file) and file != connection.fileno():
                 files.append(file)
-    request = {
-        "ranks": int(ranks),
-        "files": files,
-        "environment": dict(os.environ),
-        "directory": os.getcwd(),
-        "words": words,
-    }
-    pid = end = b""
+    request = request_for(words, files, dict(os.environ), os.getcwd(), ranks=int(ranks))
+    pid_bytes = end_bytes = b""
 
     def forward(signum: int, frame: object) -> None:
         with suppress(OSError):
@@ -310,19 +314,37 @@ def main(arguments: list[str]) -> NoReturn:
         signal.signal(signum, forward)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     with suppress(OSError):
-        pid = connection.recv(STATUS.size, socket.MSG_WAITALL)
-        end = connection.recv(STATUS.size, socket.MSG_WAITALL)
-    if not pid and os.getppid() == parent:  # else both have been killed, and nobody waits for the rank
+        pid_bytes = connection.recv(STATUS.size, socket.MSG_WAITALL)
+        end_bytes = connection.recv(STATUS.size, socket.MSG_WAITALL)
+    if not pid_bytes and os.getppid() == parent:
+        # There is no rank, and mpiexec waits for one: become it. If mpiexec has been killed, nobody waits.
         os.execv(sys.executable, alone)
-    code = STATUS.unpack(end)[0] if end else -signal.SIGKILL
-    if exits and end:
+    code = STATUS.unpack(end_bytes)[0] if end_bytes else -signal.SIGKILL
+    if exits and end_bytes:
         with suppress(Exception):  # it ends as its rank does, whether that can be noted or not
-            record_exit(exits, STATUS.unpack(pid)[0], code)
+            record_exit(exits, STATUS.unpack(pid_bytes)[0], code)
     if code < 0:
         with suppress(OSError):  # that of SIGKILL cannot be set
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
+
+
+def request_for(
+    words: list[str], files: list[int], environment: dict[str, str], directory: str, *, ranks: int = 0
+) -> dict[str, Any]:
+    """Return a request for a process that runs `python -m WORDS` in this directory.
+
+    `files`: the numbers that the files which are sent with the request get there. `ranks`: how many ranks the
+    world has that the process belongs to; 0 if it is no rank.
+    """
+    return {
+        "ranks": ranks,
+        "files": files,
+        "environment": environment,
+        "directory": directory,
+        "words": words,
+    }
 
 
 def send(connection: socket.socket, request: dict[str, Any], files: list[int]) -> None:

@@ -28,7 +28,7 @@ from mpiwatch import processes
 
 DEADLINE_S = 150.0  # longer than that of connect(), whose error then says what it waited for
 SWEPT_S = 40.0  # for a supervisor to remove what its killed ranks have left
-ENDED_S = 10.0  # for supervisors to end all processes of a test, unless the test has killed them, too
+ENDED_S = 10.0  # for supervisors to end all processes of a test, unless the test has killed the supervisors
 Start = Callable[..., "subprocess.Popen[str]"]  # the fixture `ipcluster`
 # Say something to each port as a client without a key, listen to all of them, and print what comes back.
 STRANGER = """import sys, zmq
@@ -136,6 +136,7 @@ class World:
         starters = [process.pid for process in self.processes() if is_mpiexec(process)]
         deadline = time.monotonic() + ENDED_S
         while self.processes() and time.monotonic() < deadline:
+            self.look()
             time.sleep(0.1)
         self.kill()
         for pid in starters or [0]:

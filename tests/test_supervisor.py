@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import shlex
 import shutil
 import signal
 import subprocess
@@ -264,23 +263,6 @@ def test_a_file_of_a_rank_that_a_launcher_has_started_is_noticed_at_once() -> No
     assert any(map(is_noticed_at_once, range(5)))
 
 
-@NEEDS_SHM
-@pytest.mark.parametrize("world", ["mpich_shm_{}_", "sm_segment.host.0.{}."])
-def test_segments_that_no_look_has_found_are_known_by_those_of_their_world(world: str) -> None:
-    """Ranks that are killed while they allocate a window leave such segments."""
-    own, others = (world.format(f"{os.getpid():x}{number}") for number in (1, 12))
-    found, unseen, anothers = (Path(processes.SHM, name) for name in (f"{own}0", f"{own}1", f"{others}0"))
-    files = processes.JobFiles()
-    try:
-        with found.open("w"):
-            files.look(lambda: [os.getpid()])
-        for file in unseen, anothers:
-            file.touch()
-        assert files.left() == [str(found), str(unseen)]
-    finally:
-        processes.remove(list(map(str, (found, unseen, anothers))))
-
-
 @pytest.mark.skipif(not LINUX, reason="elsewhere another process adopts orphans")
 def test_a_second_signal_does_not_interrupt_the_end(tmp_path: Path) -> None:
     """As a terminal's SIGINT and the starter's SIGTERM, which come together."""
@@ -308,9 +290,13 @@ def test_a_supervisor_below_has_time_to_remove_a_folder(tmp_path: Path) -> None:
     folder.mkdir()
     for number in range(3000):  # so that their removal takes longer than a kill
         (folder / str(number)).touch()
-    below = supervised(0.5, remove=str(folder))  # the last word is the pid of its starter
-    script = f"{shlex.join(below[:-1])} $$ sh -c 'echo; exec sleep 60' & wait"
-    with subprocess.Popen([*supervised(0.5), "sh", "-c", script], stdout=subprocess.PIPE) as job:
+    below = supervised(remove=str(folder))[:-1]  # the last word is the pid of its starter
+    engine = (
+        f"import os, subprocess; subprocess.run([*{below}, str(os.getpid()), 'sh', '-c', 'echo; sleep 60'])"
+    )
+    words = [*cluster_supervisor.supervised("engines"), sys.executable, "-c", engine]
+    environment = {**os.environ, "IPP_PROFILE_DIR": str(tmp_path), "IPP_CLUSTER_ID": ""}
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE) as job:
         assert job.stdout and job.stdout.readline() == b"\n"
         job.terminate()
     assert not folder.exists()

@@ -32,13 +32,13 @@ from labkit.files import atomic_write
 from labkit.forked_ranks import ForkedRanks
 from mpiwatch.processes import GRACE_S, die_with_parent, end_signal, supervise
 
-IMPORTED = (  # by judges and ranks; nothing that holds a reference
+IMPORTED = (  # by judges and ranks; no module with a reference, which code of students could read
     *("labkit.comm", "labkit.checks.failures", "labkit.checks.job", "labkit.checks.recording"),
     *("mpiwatch.communicators", "mpiwatch.program"),
 )
 
 
-def main(words: list[str]) -> None:
+def main(words: list[str]) -> NoReturn:
     """Fork judges and supervisors, or supervise a job."""
     set_readable(False)
     mpi4py.rc.initialize, mpi4py.rc.finalize = False, True  # a rank initialises MPI itself
@@ -51,13 +51,22 @@ def main(words: list[str]) -> None:
     with atomic_write(Path(file)) as new:
         new.write(str(os.getpid()).encode())
     if command[0] == forking.FORK:
-        _, number, *words = command
-        gc.freeze()  # the collector of a rank does not write to objects, and so they stay shared
-        start = partial(_fork, ForkedRanks(int(number)))
-        code = supervise(start, int(starter), GRACE_S, signal.SIGKILL, lambda pid, stopped: [])
-        if code is None:
-            _run_module(words, is_rank=True)
-        os._exit(code)
+        _supervise_ranks(int(starter), int(command[1]), command[2:])
+    _supervise_command(int(starter), command)
+
+
+def _supervise_ranks(starter: int, number: int, words: list[str]) -> NoReturn:
+    """Fork the ranks of a job, which run a module, and supervise them."""
+    gc.freeze()  # the collector of a rank does not write to objects, and so they stay shared
+    start = partial(_fork, ForkedRanks(number))
+    code = supervise(start, starter, GRACE_S, signal.SIGKILL, lambda pid, stopped: [])
+    if code is None:  # in a rank
+        _run_module(words, is_rank=True)
+    os._exit(code)
+
+
+def _supervise_command(starter: int, command: list[str]) -> NoReturn:
+    """Supervise a command, for example an mpiexec; fork what its stand-ins ask for."""
     if sys.platform == "linux":
         supervisor, listener = os.getpid(), forking.listen()
         if os.fork() == 0:
@@ -66,7 +75,7 @@ def main(words: list[str]) -> None:
             listener.close()
             _serve()
         listener.close()
-    os._exit(supervise(command, int(starter), GRACE_S, end_signal(command[0]), lambda pid, stopped: []) or 0)
+    os._exit(supervise(command, starter, GRACE_S, end_signal(command[0]), lambda pid, stopped: []) or 0)
 
 
 def _fork(ranks: ForkedRanks, prepare: Callable[[], None]) -> ForkedRanks | None:

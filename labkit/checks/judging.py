@@ -25,7 +25,7 @@ from labkit.guard import Guard, note_in_log
 from mpiwatch.processes import supervised
 
 JUDGE = "labkit.checks.judge"
-STEPS = ("_forks",)  # of a check: an error in one of these functions does not keep its verdict
+STEPS = ("_address_and_folder",)  # of a check: an error in one of these functions does not keep its verdict
 # Where jobs in a sandbox share copies of modules; by default, those of each process that asks judges.
 # Processes that grade a class together set it.
 modules_folder = ""
@@ -41,7 +41,7 @@ def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Ver
     guard = Guard("a check", note_in_log)
     try:
         # Without a process that forks them, the judge and the job import everything themselves.
-        forks, parent = guard.do("_forks", _forks) or ("", None)
+        address, parent = guard.do("_address_and_folder", _address_and_folder) or ("", None)
         # Without a sandbox, a submission can write to the judge's pipe, but it does not know the token.
         token = secrets.token_hex(16)
         request = {
@@ -50,30 +50,23 @@ def judge_text(exercise: Exercise, text: str, *, sandboxed: bool = False) -> Ver
             "text": text,
             "sandboxed": sandboxed,
             "modules": modules_folder or ("" if parent is None else os.path.join(parent, MODULES)),
-            "forks": forks,
+            "forks": address,
             "token": token,
         }
         with scratch_folder(parent) as folder:
-            # A judge that is not forked gets a supervisor, so that it, too, ends with this process.
-            alone = [*supervised(remove=str(folder)), sys.executable, "-P", "-m"]
-            process: Any
-            if forks:
-                words = [JUDGE, str(folder)]
-                process = forked_process.start(forks, words, env=clean_environment(), stdin=subprocess.PIPE)
-            else:
-                process = subprocess.Popen(
-                    [*alone, JUDGE, str(folder)],
-                    env=clean_environment(),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    start_new_session=True,
-                )
+            process: Any = forked_process.start(
+                address,
+                [JUDGE, str(folder)],
+                env=clean_environment(),
+                stdin=subprocess.PIPE,
+                before=supervised(remove=str(folder)),  # if it is not forked, it ends with this process, too
+            )
             with process:
                 try:
                     process.stdin.write(json.dumps(request).encode())
                     process.stdin.close()
                     verdict = _read_verdict(process.stdout.fileno(), token, limit_s)
-                    if forks:
+                    if isinstance(process, forked_process.ForkedProcess):
                         process.kill()  # the judge has ended its job, and ends now
                 finally:
                     end(process)
@@ -114,7 +107,7 @@ _forking: dict[int, _Forking] = {}  # by the pid of this process: a child that i
 _starting = threading.Lock()  # `check` may run in several threads
 
 
-def _forks() -> tuple[str, str | None]:
+def _address_and_folder() -> tuple[str, str | None]:
     """Return the address of a process that forks judges and jobs, and the folder for their files.
 
     The supervisor of that process removes the folder if SIGKILL ends this one. Where the system cannot have

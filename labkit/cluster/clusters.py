@@ -88,6 +88,8 @@ def obtain(n: int, profile: str, hosts: str | None) -> Obtained:
     machines = place(profile).machines_of(n, hosts)
     if kernels_engines is not None and kernels_engines.are_wanted(n, profile, machines):
         return Obtained(kernels_engines.cluster, str(kernels_engines), were_here=True)
+    # Before any lock is taken: it may be in the file of the old one, and is lost when that file is closed.
+    leave()
     reasons = []
     for cluster in clusters_of_persons(profile):
         if cluster.n != n or not are_on(cluster.file, machines):
@@ -95,11 +97,9 @@ def obtain(n: int, profile: str, hosts: str | None) -> Obtained:
         lock = EngineLock(cluster_files(str(cluster.file.parents[1]), cluster.id)["lock"])
         reason = cluster.why_not(lock)
         if not reason:
-            leave()
             kernels_engines = KernelsEngines(launchers.attach(cluster.file), n, profile, lock)
             return Obtained(kernels_engines.cluster, f"connected to {cluster}")
         reasons.append(reason)
-    leave()
     return start_own(n, profile, ipython_profile, hosts, reasons)
 
 

@@ -34,6 +34,7 @@ from labkit.units import duration
 POLL_S = 0.02
 ANSWER_S = 5.0  # for an idle engine to answer; it takes milliseconds
 ANNOUNCE_S = 1.5  # until a line says that engines are starting
+PROBE_S = 2.0  # for all engines to answer one request
 RECONNECT_S = 2.0  # how long a client waits for missing engines before another one replaces it
 NAMES_SHOWN = 6
 # Arguments that connect() had once, and what to do without them.
@@ -92,22 +93,21 @@ def connect(
     before = clusters.kernels_engines
     try:
         attempt = Attempt(n, profile, hosts, timeout_s=timeout)
-        infos, recorder, cleared = attempt.finish(restart, deadline_s, strict)
+        infos, recorder, deleted = attempt.finish(restart, deadline_s, strict)
     except BaseException:
         give_up(before)
         raise
-    client, are_new = attempt.client, not attempt.engines.were_here
-    if cleared:
-        print(cleared_text(cleared))
+    if deleted:
+        print(deleted_text(deleted))
     names = ", ".join(dict.fromkeys(info.host for info in infos))
     print(
         f"{counted(n, 'rank')}, one MPI world, engine id = rank ({infos[0].library} on {names}; "
-        f"{attempt.engines.origin}){chosen}."
+        f"{attempt.obtained.origin}){chosen}."
     )
-    ranks = Ranks(client, attempt.cluster, infos, recorder)
-    call_before_use(client, ranks.before_use, ranks.sent.append)
-    activate(ranks, cleared=are_new)
-    return client
+    ranks = Ranks(attempt.client, attempt.cluster, infos, recorder)
+    call_before_use(attempt.client, ranks.before_use, ranks.sent.append)
+    activate(ranks, cleared=not attempt.obtained.were_here)
+    return attempt.client
 
 
 def refuse_unknown(arguments: Mapping[str, object]) -> None:
@@ -120,13 +120,13 @@ def refuse_unknown(arguments: Mapping[str, object]) -> None:
 
 def give_up(before: clusters.KernelsEngines | None) -> None:
     """Leave the engines of a connect() that has failed; `before` are those that the kernel had before it."""
-    engines = clusters.kernels_engines
-    if engines is not None:
-        waiting = engines_of(Path(engines.cluster.cluster_file))
-        name, is_pending = waiting.name, waiting.state().is_pending
-        if is_pending or engines is not before:  # a notebook may stay open for days
+    held = clusters.kernels_engines
+    if held is not None:
+        at_place = engines_of(Path(held.cluster.cluster_file))
+        name, is_pending = at_place.name, at_place.state().is_pending
+        if is_pending or held is not before:  # a notebook may stay open for days
             leave()
-        if is_pending and engines.lock is None:
+        if is_pending and held.lock is None:
             print(f"{name} has been cancelled.")
     shell = get_ipython()
     if shell is not None:
@@ -154,23 +154,25 @@ class Attempt:
     def __init__(self, n: int, profile: str, hosts: str | None, *, timeout_s: float) -> None:
         self.n = n
         self.timeout_s = timeout_s
-        self.deadline = time.monotonic() + timeout_s
-        self.engines = obtain(n, profile, hosts)
-        self.cluster = self.engines.cluster
+        self.give_up_at = time.monotonic() + timeout_s
+        self.obtained = obtain(n, profile, hosts)
+        self.cluster = self.obtained.cluster
         self.client = client_of(self.cluster)
         self.files = cluster_files(self.cluster.profile_dir, self.cluster.cluster_id)
 
-    def finish(self, restart: bool, deadline_s: float, strict: bool) -> tuple[list[RankInfo], str, list[str]]:
-        """Return what the ranks report, their flight recorder's path, and the names that were cleared."""
+    def finish(
+        self, restart: bool, hang_deadline_s: float, strict: bool
+    ) -> tuple[list[RankInfo], str, list[str]]:
+        """Return what the ranks report, their flight recorder's path, and the names that were deleted."""
         try:
-            if restart and not self.engines.are_started:
+            if restart and not self.obtained.are_started:
                 self.end_engines()
             infos = self.wait_for_ranks()
-            if not self.engines.are_started and has_other_ids(infos):
+            if not self.obtained.are_started and has_other_ids(infos):
                 self.end_engines()
                 infos = self.wait_for_ranks()
             check_world(infos, self.cluster)
-            return infos, *self.install(deadline_s, strict)
+            return infos, *self.install(hang_deadline_s, strict)
         except BaseException:
             self.client.close()
             raise
@@ -185,26 +187,26 @@ class Attempt:
         Raise ClusterError if engines that were there before do not answer within ANSWER_S, or if not all n
         engines are up by the deadline.
         """
-        n, revive = self.n, not self.engines.are_started
-        queue = PendingLine(engines_of(Path(self.cluster.cluster_file)))
+        n, revive = self.n, not self.obtained.are_started
+        pending_line = PendingLine(engines_of(Path(self.cluster.cluster_file)))
         reconnect = time.monotonic() + RECONNECT_S
         waited_s = 0.0
         is_announced = NONINTERACTIVE or get_ipython() is None
         announce = time.monotonic() + ANNOUNCE_S
-        while time.monotonic() < self.deadline:
-            self.deadline += queue.seconds()
-            if not is_announced and time.monotonic() > announce and not queue.is_pending:
+        while time.monotonic() < self.give_up_at:
+            self.give_up_at += pending_line.seconds()
+            if not is_announced and time.monotonic() > announce and not pending_line.is_pending:
                 is_announced = True
                 print(f"Waiting for {n} engines …", flush=True)
             if len(self.client.ids) >= n:
                 try:
-                    return self.client[:].apply_async(rank_info).get(RECONNECT_S)
+                    return self.client[:].apply_async(rank_info).get(PROBE_S)
                 except (RemoteError, NoEnginesRegistered):
                     pass  # engines that have just died may still be registered
                 except TimeoutError:
                     # Send again: a message to an engine that has registered but not yet reached the queue is
                     # lost. Engines that were here before may be busy; new ones are only slow.
-                    waited_s += RECONNECT_S
+                    waited_s += PROBE_S
                     if revive and waited_s >= ANSWER_S and are_engines_running(self.cluster):
                         raise ClusterError(
                             f"{n} engines are registered, but not all answered within {waited_s:.0f} s: "
@@ -225,7 +227,7 @@ class Attempt:
                     self.end_engines()
                 reconnect = self.renew_client()
             time.sleep(POLL_S)
-        raise self.too_few(queue.engines.why_none())
+        raise self.too_few(pending_line.engines.why_none())
 
     def renew_client(self) -> float:
         """Replace the client by a new one; return when to do so again if engines are still missing."""
@@ -234,11 +236,16 @@ class Attempt:
         return time.monotonic() + RECONNECT_S
 
     def too_few(self, why: str) -> ClusterError:
-        """Return the error for engines that are not up by the deadline; `why`: the reason, if it is known."""
+        """Return the error for engines that did not come up; `why`: the reason, if it is known.
+
+        This kernel's own cluster is stopped if its controller may be at fault.
+        """
         if why:
             return ClusterError(why)
         registered, ends = len(self.client.ids), exits_in(Path(self.files["exits"]))
-        written = [line for engines in self.cluster.engines.values() for line in launchers.output_of(engines)]
+        written = [
+            line for launcher in self.cluster.engines.values() for line in launchers.output_of(launcher)
+        ]
         lines = [line for line in written if not launchers.is_of_a_log(line)]
         output = "\n".join(["\nThe last lines that mpiexec wrote:", *lines[-20:]] if lines else [])
         has_own = clusters.kernels_engines is not None and clusters.kernels_engines.lock is None
@@ -254,10 +261,10 @@ class Attempt:
         """End all engines, even those that do not respond, and what started them."""
         kill_engines(self.client)
         self.cluster.stop_engines_sync()
-        wait_until(lambda: not self.client.ids, min(ANSWER_S, self.deadline - time.monotonic()))
+        wait_until(lambda: not self.client.ids, min(ANSWER_S, self.give_up_at - time.monotonic()))
 
-    def install(self, deadline_s: float, strict: bool) -> tuple[str, list[str]]:
-        """Give the ranks their names; return the flight recorder's path, and the names that were cleared.
+    def install(self, hang_deadline_s: float, strict: bool) -> tuple[str, list[str]]:
+        """Give the ranks their names; return the flight recorder's path, and the names that were deleted.
 
         The ranks of a person's cluster keep their variables only while one kernel has them. After a restart
         of the kernel they start anew, as JupyterLab promises ("All variables will be lost"): a notebook that
@@ -265,9 +272,9 @@ class Attempt:
         """
         n = self.n
         try:
-            clear = not self.engines.were_here
-            installed = self.client[:].apply_async(install_comm, deadline_s, clear, strict)
-            reports = installed.get(max(ANSWER_S, self.deadline - time.monotonic()))
+            clear = not self.obtained.were_here
+            installed = self.client[:].apply_async(install_comm, hang_deadline_s, clear, strict)
+            reports = installed.get(max(ANSWER_S, self.give_up_at - time.monotonic()))
         except TimeoutError:
             raise ClusterError(
                 f"{n} engines are registered, but {ranks_phrase(pending(installed))} had no "
@@ -277,7 +284,7 @@ class Attempt:
         return reports[0][0], list(dict.fromkeys(name for _, names in reports for name in names))
 
 
-def cleared_text(names: Sequence[str]) -> str:
+def deleted_text(names: Sequence[str]) -> str:
     """Return a line about variables that were deleted from the ranks."""
     more = len(names) - NAMES_SHOWN
     shown = ", ".join(names[:NAMES_SHOWN])
@@ -288,7 +295,7 @@ def cleared_text(names: Sequence[str]) -> str:
 
 def are_engines_running(cluster: ipp.Cluster) -> bool:
     """Return whether a set of engines is up or starting, as far as this machine knows."""
-    return any(is_up(engines) for engines in cluster.engines.values())
+    return any(is_up(launcher) for launcher in cluster.engines.values())
 
 
 def has_other_ids(infos: Sequence[RankInfo]) -> bool:
@@ -297,7 +304,8 @@ def has_other_ids(infos: Sequence[RankInfo]) -> bool:
     The controller gives an engine another id if that of its rank still belongs to one that has just died.
     """
     ranks, everyone = [info.rank for info in infos], list(range(len(infos)))
-    return ranks != everyone == sorted(ranks) and all(info.size == len(infos) for info in infos)
+    is_permuted = ranks != everyone and sorted(ranks) == everyone
+    return is_permuted and all(info.size == len(infos) for info in infos)
 
 
 def check_world(infos: Sequence[RankInfo], cluster: ipp.Cluster) -> None:

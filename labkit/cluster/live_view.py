@@ -32,7 +32,8 @@ LOOK_BACK_CHARACTERS = 4000  # in what a rank has printed, for its last line
 MAX_ROWS = 12  # in each of the two tables
 LAST_UPDATE_S = 5.0  # for an update under way to end, before the view is removed
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-ALONE = re.compile(r"(%%[^\n]*\n)*%%px\b|%px\b[^\n]*\Z")  # a cell that is one `%%px` or `%px`, and no more
+# A cell that is one `%%px` or `%px`, and no more; comments and other magics may stand above.
+ALONE = re.compile(r"([ \t]*(#[^\n]*)?\n|%%[^\n]*\n)*%%px\b|%px\b[^\n]*\Z")
 
 
 # A browser shows it below a view that nothing replaces: each update restarts the animation that hides it.
@@ -108,7 +109,6 @@ class LiveView:
 
     def remove(self, output_follows: bool) -> None:
         """Remove the display: when the next output comes, without flicker, or at once if none follows."""
-        self.after_s = -1
         self.has_ended.set()
         is_idle = self.publishing.acquire(timeout=LAST_UPDATE_S)
         if is_idle:
@@ -127,7 +127,7 @@ class LiveView:
         if not all(seen.values()):
             report = self.ranks.take_snapshot(AGE_S)
             for state in report.ranks if report is not None else ():
-                if not seen.get(state.rank, "not in this cell"):
+                if seen.get(state.rank) == "":  # it is in this cell, and has not ended it
                     seen[state.rank] = activity(state)
         for rank, text in seen.items():
             self.doing[rank] = text or self.doing.get(rank, "running")
@@ -190,6 +190,7 @@ def activity(state: RankState) -> str:
         Activity.NOT_STARTED: "not started",
         Activity.UNRESPONSIVE: f"no response; last seen{at}" if at else "no response",
         Activity.DEAD: "died",
+        Activity.UNREACHABLE: "cannot be reached",
     }.get(state.activity, "")
 
 

@@ -194,14 +194,14 @@ def activate(ranks: Ranks, *, cleared: bool) -> None:
     magics.magics["cell"]["replay"] = magics.cell_replay
     if old is not None:
         magics.hang = old.hang
-        is_new = old.ranks.pids != ranks.pids
+        is_new = (old.ranks.pids, old.ranks.hosts) != (ranks.pids, ranks.hosts)
         again = cells_phrase(old.setup_cells.values())
         if not is_new and not cleared:
             magics.setup_cells = old.setup_cells
         elif again:
             print(f"The ranks are {'new' if is_new else 'cleared'}: run {again} again to define their names.")
     shell.magics_manager.register(magics)
-    connect_completion(shell, sorted(ranks.pids.values()), partial(ask, ranks.client))
+    connect_completion(shell, sorted(ranks.pids), partial(ask, ranks.client))
     if not shell.custom_exceptions:  # papermill's are others: see meant_errors
         shell.set_custom_exc((NameError,), explain_name)
     for transform in magic_first, keep_help_for_ranks:

@@ -49,15 +49,15 @@ NOTICE_S = 2.0  # for the controller to notice that engines have ended
 class Ranks:
     """The ranks behind a client, as they were when `connect()` returned."""
 
-    # What looks after a cell, while it runs and when it hangs: an error in one of these keeps none of the
-    # others from its work.
+    # Methods that a Guard (mpiwatch/guard.py) calls. They look after a cell, while it runs and when it hangs:
+    # an error in one of these keeps none of the others from its work.
     STEPS = "death", "last_report", "failures_of", "interrupt", "kill", "leftovers", "snapshot_lines"
 
     def __init__(
         self, client: ipp.Client, cluster: ipp.Cluster, infos: list[RankInfo], recorder: str
     ) -> None:
         self.client = client
-        self.pids = {info.pid: info.rank for info in infos}
+        self.pids = {info.rank: info.pid for info in infos}
         self.processes = processes_here(infos)
         self.hosts = {info.rank: info.host for info in infos}
         files = cluster_files(cluster.profile_dir, cluster.cluster_id)
@@ -71,7 +71,7 @@ class Ranks:
         self.ended_because = ""  # set when this notebook has ended the engines
         self.sent: list[Any] = []  # the futures of messages to the engines, until they are done
         self.is_renewal_due = False
-        self.epoch = self.epoch_now()  # when the ranks got their communicators
+        self.epoch = self.epoch_now()  # as it was when the ranks got their communicators
         self.guard = Guard("the look at the ranks", note_in_log)
         self.before_use = BeforeUse(self.prepare)
 
@@ -83,7 +83,7 @@ class Ranks:
         """After a cell that failed on any rank, let all ranks continue on fresh communicators.
 
         Wait until they have, and raise RankDied if a rank does not react. Nothing that a rank sent before
-        reaches the next cell. If a rank is still running something, it is done later.
+        reaches the next cell. If a rank is still running something, the communicators wait for its end.
         """
         ended = [future for future in self.sent if future.done()]
         self.sent[:] = [future for future in self.sent if not future.done()]
@@ -94,15 +94,16 @@ class Ranks:
         self.is_renewal_due, self.epoch = False, self.epoch_now()
         try:
             result = self.client[:].apply_async(renew_comm, f"{self.last_cell} failed")
-            done_in_time = self.wait_for(result, RENEWAL_S)
+            self.wait_for(result, RENEWAL_S)
         except BaseException:  # an interrupt
             self.is_renewal_due = True
             raise
         self.check_engines()
+        silent = pending(result)  # first: a rank that answers between these two lines has answered
         failed = failures(result)
-        if not done_in_time or failed:
+        if failed or silent:
             why = failed[0].message if failed else "did not respond"
-            ranks = ranks_phrase(pending(result) or [failed[0].rank])
+            ranks = ranks_phrase([failure.rank for failure in failed] or silent)
             self.end(f"{ranks} could not get fresh communicators ({why}): the engines were ended. {ADVICE}")
             raise RankDied(self.ended_because)
 
@@ -144,9 +145,10 @@ class Ranks:
 
         The notebook can read the file on another machine than the ranks', and after the ranks have ended.
         """
-        if size(self.reports) <= since:
+        try:
+            lines = self.reports.read_bytes()[since:].splitlines(keepends=True)
+        except FileNotFoundError:  # supervisors remove it when the engines have ended
             return None
-        lines = self.reports.read_bytes()[since:].splitlines(keepends=True)
         reports = [Report.from_json(line) for line in lines if line.endswith(b"\n")]
         return next((report for report in reversed(reports) if report.reason is not Reason.INTERRUPTED), None)
 
@@ -163,7 +165,7 @@ class Ranks:
                 f"the cluster's controller has ended, and the engines with it, as after STOP in JupyterLab's "
                 f"cluster panel or `ipcluster stop`. {ADVICE}"
             )
-        ranks = sorted(self.pids.values())
+        ranks = sorted(self.pids)
         if set(self.client.ids) == set(ranks) and not self.engines.state().is_ending:
             return None
         on_several_machines = self.engines.are_on_several_machines
@@ -173,7 +175,7 @@ class Ranks:
             kill_engines(self.client, self.processes)
             if set(self.client.ids) == set(ranks):
                 return None  # the place is still ending them: ask again
-        first = next(((pid, code) for pid, code in exits_in(self.exits) if pid in self.pids), None)
+        first = next(((pid, code) for pid, code in exits_in(self.exits) if self.with_pid(pid)), None)
         report = self.last_report()
         if first and first[1] == HANG_EXIT_CODE and report is not None:
             return CellHung(f"{render(report)}\n{stuck_text(report)}")
@@ -184,10 +186,14 @@ class Ranks:
             if code < 0:
                 how = f"was killed by signal {-code} ({signal.Signals(-code).name})"
             others = ", and MPI ended the other ranks with it" if len(ranks) > 1 else ""
-            cause = f"rank {self.pids[pid]} {how}{others}"
+            cause = f"rank {' or '.join(map(str, self.with_pid(pid)))} {how}{others}"
             if code == -signal.SIGBUS:
                 cause += f". {limits.after_a_bus_error()}"
         return RankDied(f"{cause or f'{ranks_phrase(gone or ranks)} ended'}. {ADVICE}")
+
+    def with_pid(self, pid: int) -> list[int]:
+        """Return the ranks that have this process id: on several machines, there may be several."""
+        return [rank for rank, own in self.pids.items() if own == pid]
 
     def last_words(self) -> str:
         """Return which rank has ended its process by a call of its own, and MPI the others; else nothing."""
@@ -277,7 +283,7 @@ class Ranks:
         send_signal(self.client, self.processes, signal.SIGINT, pending(result))
 
     def end(self, reason: str) -> None:
-        """End all engines, for a reason that no other program knows."""
+        """End all engines, and keep the reason: `death` returns it from then on."""
         self.ended_because = reason
         self.guard.insist("kill", self.kill)
 
@@ -339,7 +345,11 @@ def kill_engines(client: ipp.Client, processes: Mapping[int, psutil.Process] | N
 
 
 def size(file: Path) -> int:
-    return file.stat().st_size if file.exists() else 0
+    """Return the size of a file; 0 if there is none."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def wait_until(condition: Callable[[], object], seconds: float) -> None:

@@ -34,6 +34,7 @@ from mpiwatch.processes import LINUX, alive, die_with_parent, is_mpich, run_by_p
 
 ENGINE = "labkit.cluster.adapter.engine"  # the program that forks the engines
 GRACE_S = {"controller": 2.0, "engines": 2.0, "job": 35.0}  # from SIGTERM to SIGKILL; ipyparallel has 5 s
+CHECKS_S = 1.5  # then, for the supervisor of a rank's checks to remove their folder
 
 
 def supervised(role: str, removes: str = "") -> list[str]:
@@ -53,7 +54,7 @@ def controller_pid() -> int | None:
 # What a supervisor does before and after it waits; mpiwatch.processes.STEPS are what it does meanwhile. An
 # error in one of these functions keeps none of the others from being done.
 STEPS = (
-    *("controller_pid", "remove_old_files", "name_file_of_exits", "leave_job", "start_forks"),
+    *("controller_pid", "remove_old_files", "name_file_of_exits", "leave_job", "start_listener"),
     *("files_of_place", "own_log", "has_successor", "shared_files", "logs_of_engines"),
 )
 
@@ -131,7 +132,7 @@ def leave_job() -> None:
         del os.environ[name]
 
 
-def start_forks() -> None:
+def start_listener() -> None:
     """Start the process that forks engines for mpiexec's stand-ins, as with Open MPI.
 
     Without it, each stand-in becomes its engine.
@@ -145,7 +146,7 @@ def start_forks() -> None:
         )
 
 
-def forks_ranks(command: list[str]) -> list[str]:
+def command_that_forks(command: list[str]) -> list[str]:
     """Return the command that forks engines in place of an mpiexec of MPICH; empty for any other command.
 
     The settings of a person may start engines in another way than cluster_profiles/mpi.
@@ -174,12 +175,13 @@ def main(arguments: list[str]) -> int:
     if role == "engines":
         guard.insist("leave_job", leave_job)
     death_signal = signal.SIGTERM if role == "job" else processes.end_signal(command[0])
-    if role == "engines" and command[0] != sys.executable and LINUX:  # no launcher of other machines
-        forks = forks_ranks(command)
-        if forks:
-            command = forks
+    is_mpiexec = command[0] != sys.executable  # profiles for other machines start their ranks by a program
+    if role == "engines" and is_mpiexec and LINUX:
+        forking_command = command_that_forks(command)
+        if forking_command:
+            command = forking_command
         else:
-            guard.insist("start_forks", start_forks)
+            guard.insist("start_listener", start_listener)
     code = supervise(
         command,
         watched,
@@ -188,6 +190,7 @@ def main(arguments: list[str]) -> int:
         lambda pid, stopped: files_to_remove(role, watched, removes, pid, stopped),
         # `Cluster.signal_engines(SIGINT)` is for the ranks, as without the lab. ipyparallel stops by SIGTERM.
         stop_signals=(signal.SIGTERM, signal.SIGHUP) if role == "engines" else processes.STOP_SIGNALS,
+        supervisors_s=CHECKS_S if role == "engines" else 0.0,
     )
     return code or 0
 

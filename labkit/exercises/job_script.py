@@ -40,8 +40,9 @@ printf '%s\\n' "${0##*/} $*" >> "$RECORD.calls"
 """
 # For sleep, so that a script that kills mpiexec after a minute does so before mpiexec comes to its end.
 SHORT_SLEEP = '#!/bin/bash\nexec "$SLEEP" 0.01\n'
-# Runs the script, notes its end, and waits until mpiexec has come to its end or was killed. If $WARNED is
-# set, sends it SIGUSR1 when mpiexec runs and the script catches it, or three seconds after mpiexec's start.
+# Runs the script, notes its end, and waits until mpiexec has come to its end or was killed, ten seconds at
+# most, and three if none was called. If $WARNED is set, sends the script SIGUSR1 when mpiexec runs and the
+# script catches it, or three seconds after mpiexec's start.
 RUN = """bash "$@" &
 script=$!
 catches() { while read -r name mask; do [ "$name" = SigCgt: ] && return $((!(0x$mask & 512))); done < "$1"; }
@@ -58,7 +59,11 @@ code=$?
 echo script >> "$RECORD.events"
 for tick in {1..200}; do
     grep -q mpiexec "$RECORD.events" && break
-    kill -0 "$(cat "$RECORD.pid")" || break
+    if [ -s "$RECORD.pid" ]; then
+        kill -0 "$(cat "$RECORD.pid")" || break
+    elif [ $tick -gt 60 ]; then
+        break  # the script has not called it
+    fi
     "$SLEEP" 0.05
 done
 exit $code

@@ -84,10 +84,11 @@ def test_ranks_of_several_machines_are_recorded_on_one_clock(run: Run, tmp_path:
     program.write_text(
         "import json, sys, time\n"
         "from mpi4py import MPI\n"
-        "from mpiwatch import communicators, sessions, trace, trace_recorder\n"
+        "from mpiwatch import communicators, sessions, trace, trace_clock, trace_recorder, trace_rows\n"
         "rank = MPI.COMM_WORLD.rank\n"
         "communicators.machine = lambda: (str(rank),)\n"
-        "trace_recorder.monotonic = lambda: time.monotonic() + 5000 * rank\n"
+        "for module in trace_clock, trace_recorder, trace_rows:\n"
+        "    module.monotonic = lambda: time.monotonic() + 5000 * rank\n"
         "comm = communicators.watch_world(deadline_s=30, in_program=True)\n"
         f"{BEGIN[how]}"
         "for step in range(20):\n"

@@ -196,7 +196,7 @@ IN_CLUSTER = [
     ),
 ]
 # Steps that only some roles have, or that come only to clusters of other kinds.
-OF_ENGINES = "name_file_of_exits", "leave_job", "start_forks", "controller_pid"
+OF_ENGINES = "name_file_of_exits", "leave_job", "start_listener", "controller_pid"
 OF_A_CONTROLLER = ("logs_of_engines", "reap_orphans")
 OF_ENGINES_THAT_STAY = ("kill",)  # a controller ends when it is told to
 IN_CLUSTER = [
@@ -219,7 +219,7 @@ def test_hangs_are_reported_and_a_killed_kernel_leaves_nothing_while_a_cluster_h
         (profile / "ipcluster_config.py").write_text(
             PROFILE.format(
                 path=str(PROGRAMS / "faulty.py"),
-                with_stand_ins=fault.where in ("stand-in", "--serve") or fault.step == "start_forks",
+                with_stand_ins=fault.where in ("stand-in", "--serve") or fault.step == "start_listener",
             )
         )
         kernel = Kernel(world)

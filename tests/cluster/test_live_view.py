@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from labkit.cluster.engine_guards import MOST_CHARACTERS
+from labkit.cluster.live_view import ALONE
 from tests.cluster_fixtures import Kernel, World, a_world, by_rank
 
 pytestmark = pytest.mark.clusters
@@ -131,6 +132,21 @@ def test_a_short_cell_of_single_lines_stays_in_rank_order_without_a_view(kernel:
     assert output["text"] == "I am 2\n"
     kernel.run("%%px --noblock\nprint('I am', rank)")
     assert kernel.run("%pxresult") == "".join(f"[stdout:{rank}] I am {rank}\n" for rank in range(4))
+
+
+@pytest.mark.parametrize(
+    ("cell", "is_alone"),
+    [
+        ("%%px\nx = 1", True),
+        ("# A comment above, which the lab allows.\n\n  # another\n%%px\nx = 1", True),
+        ("%%replay\n%%px\nx = 1", True),
+        ("%px x = 1", True),
+        ("x = 1\n%px x", False),
+        ("# %%px\nx = 1", False),
+    ],
+)
+def test_a_cell_of_the_ranks_alone_is_recognised(cell: str, is_alone: bool) -> None:
+    assert (ALONE.match(cell) is not None) == is_alone
 
 
 def test_a_line_among_other_output_has_no_view_that_would_delete_it(kernel: Kernel) -> None:

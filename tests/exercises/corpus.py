@@ -102,7 +102,7 @@ def submit(name: str, *texts: str, deadline_s: float | None = None) -> list[Verd
     exercise = replace(exercise, deadline_s=deadline_s or exercise.deadline_s)
     cases, made = list(exercise.cases()), list[Verdict]()
     while left := texts[len(made) :][: MOST_TEXTS if exercise.on_ranks else None]:
-        forks, parent = judging._forks()
+        forks, parent = judging._address_and_folder()
         with scratch_folder(parent) as folder, FreeingJob(folder, exercise, cases, forks) as job:
             judge = Judge(job, exercise, cases)
             for text in left:

@@ -214,4 +214,5 @@ def test_two_threads_start_one_process_that_forks(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(judging, "start_child", start)
     monkeypatch.setattr(judging.os, "killpg", lambda pid, signum: None)
     with ThreadPoolExecutor(2) as pool:
-        assert len({future.result() for future in [pool.submit(judging._forks) for _ in range(2)]}) == 1
+        futures = [pool.submit(judging._address_and_folder) for _ in range(2)]
+        assert len({future.result() for future in futures}) == 1

@@ -258,7 +258,7 @@ def test_the_reference_is_correct_in_a_sandbox(name: str, monkeypatch: pytest.Mo
 def test_a_check_and_its_folder_end_with_its_kernel_even_after_sigkill(forks: bool, tmp_path: Path) -> None:
     loop = f"{HEAD[ALONE]}    while True: pass\n"
     code = "from labkit.checks import judging\nfrom labkit.exercises import catalogue\n"
-    code += "" if forks else "judging._forks = lambda: ('', None)\n"
+    code += "" if forks else "judging._address_and_folder = lambda: ('', None)\n"
     code += f"judging.judge_text(catalogue.find({ALONE!r}), {loop!r})"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", code], env=environment) as kernel:

@@ -287,8 +287,6 @@ NAMES = (
     *("mpich_shm_", "mpich_shar_tmp", "ucx_shm_posix_", "sm_segment.", "vader_segment.", "osc_sm."),
     *("osc_rdma.", "fi_shm_", "psm2_shm", "hydra_hwloc_xmlfile_"),
 )
-# Of these, the names of all segments of one world are the same up to the last such sign.
-OF_A_WORLD = {"mpich_shm_": "_", "sm_segment.": ".", "vader_segment.": "."}
 IN_CREATE = 0x100  # from <sys/inotify.h>
 IN_Q_OVERFLOW = 0x4000  # of an event that says that others were lost
 EVENT = struct.Struct("iIII")  # of inotify: watch, mask, cookie, length of the name that follows
@@ -392,22 +390,8 @@ class JobFiles:
         return time.monotonic() > self.found_s + SETTLED_S
 
     def left(self) -> list[str]:
-        """Return the job's files that still exist and that no process uses.
-
-        Among them are segments that no look has found, if another one of their world was found: ranks that
-        are killed while they allocate a window leave some.
-        """
-        worlds = tuple({world for world in map(_world, self.used) if world})
-        return _unused({path for path in files_of_mpi() if path in self.used or path.startswith(worlds)})
-
-
-def _world(path: str) -> str:
-    """Return how the paths of all segments of this one's world begin; empty if their names do not tell."""
-    name = os.path.basename(path)
-    for kind, separator in OF_A_WORLD.items():
-        if name.startswith(kind):
-            return path[: path.rindex(separator) + 1]
-    return ""
+        """Return the job's files that still exist and that no process uses."""
+        return _unused(self.used & files_of_mpi()) if self.used else []
 
 
 def _unused(files: set[str]) -> list[str]:
@@ -502,7 +486,6 @@ def sweep_after_this_job() -> None:
 # The supervisor
 
 GRACE_S = 10.0  # from SIGTERM to SIGKILL, unless the caller says otherwise
-SUPERVISORS_S = 2.0  # for supervisors below this one to remove what their processes leave
 KILLED_S = 20.0  # for killed processes to be gone, on a busy machine; until then their segments are in use
 POLL_S = 0.3  # between looks, where the system reports neither new segments nor the end of processes
 QUIET_S = 10.0  # between looks where it does, for files in /tmp: an idle job costs nothing
@@ -573,11 +556,12 @@ def own_descendants() -> set[int]:
     return descendants(os.getpid())
 
 
-def end_tree(command: Command, known: set[int], files: JobFiles, grace_s: float) -> None:
+def end_tree(
+    command: Command, known: set[int], files: JobFiles, grace_s: float, supervisors_s: float
+) -> None:
     """End the command and its descendants: SIGTERM for the command, SIGKILL for the rest after `grace_s`.
 
-    When the command has ended, its descendants get SIGTERM, too, and SUPERVISORS_S: a rank may have a
-    supervisor of its own, as that of a check, which still has to remove the check's files.
+    Before SIGKILL, the rest get SIGTERM and `supervisors_s`: supervisors among them may have files to remove.
     """
     guard = Guard("supervisor")
     known = known | (guard.do("own_descendants", own_descendants) or set())
@@ -595,11 +579,13 @@ def end_tree(command: Command, known: set[int], files: JobFiles, grace_s: float)
         left = {pid for pid in known if alive(pid)}
         if now_known is not None and not left:
             return
-        if command.poll() is not None and time.monotonic() < began + SUPERVISORS_S:
-            guard.do("kill", kill, left - asked, signal.SIGTERM)
-            asked |= left
-        else:
-            guard.do("kill", kill, left)
+        if time.monotonic() < began + supervisors_s:
+            others = left - {*command.pids}
+            guard.do("kill", kill, others - asked, signal.SIGTERM)
+            asked |= others
+            left -= others
+        guard.do("kill", kill, left)
+        command.poll()
         time.sleep(0.02)
         guard.do("reap_orphans", reap_orphans, command)
 
@@ -690,6 +676,7 @@ def supervise(
     left_files: Callable[[int, bool], list[str]],
     *,
     stop_signals: tuple[signal.Signals, ...] = STOP_SIGNALS,
+    supervisors_s: float = 0.0,
 ) -> int | None:
     """Run a command until it or the process `watched` ends; return the command's exit status.
 
@@ -698,6 +685,7 @@ def supervise(
     `death_signal`: the signal that the command gets if this process is killed. `left_files` returns the paths
     of the files and folders to remove in the end; it gets the command's pid, and whether a signal to this
     process has ended it. `stop_signals`: the signals that do so; the command gets the others.
+    `supervisors_s`: how long supervisors below this one have to remove what they look after.
     """
     if LINUX:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -738,7 +726,7 @@ def supervise(
         for signum in STOP_SIGNALS:
             signal.signal(signum, signal.SIG_IGN)
         guard = Guard("supervisor")
-        guard.do("end_tree", end_tree, command, known, files, grace_s)
+        guard.do("end_tree", end_tree, command, known, files, grace_s, supervisors_s)
         guard.insist("sweep", sweep, files, command.pid)
         # Last: engines that end after their controller's supervisor has removed the files write one more.
         guard.insist("remove", lambda: remove(left_files(command.pid, stopped)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Iterator
 from enum import IntEnum
 from itertools import count
@@ -28,10 +29,11 @@ OBJECT = "O"  # in place of a dtype: the values are a text that shows an object
 class Kind(IntEnum):
     """What a row is about.
 
-    COMPLETE: a request was seen to be complete, in the call WAIT with the same number. CANCELLED: the same
-    for one that was cancelled. A SEND and a RECEIVE with the same number are one call, such as Sendrecv.
-    RAISED: the rank's program has ended with an error. PART: the rows below belong to the part of the
-    recording that `operation` names; an empty name stands for the recording itself.
+    COMPLETE: a request was seen to be complete, in the call WAIT with the same number; in a test, it has a
+    number of its own. CANCELLED: the same for one that was cancelled. A SEND and a RECEIVE with the same
+    number are one call, such as Sendrecv. RAISED: the rank's program has ended with an error. PART: the rows
+    below belong to the part of the recording that `operation` names; an empty name stands for the recording
+    itself.
     """
 
     SEND = 1
@@ -211,6 +213,7 @@ class LogWriter:
             raise
         finally:
             os.close(file)
+        self.adding = threading.Lock()  # of texts, by several threads
         self.texts: dict[str, int] = {"": 0}
         self.text_end = self.text_offset
         self.numbers = count()
@@ -222,6 +225,13 @@ class LogWriter:
         """Return the number of a text, which stands in the log from now on; 0 if there is no room for it."""
         number = self.texts.get(text)
         if number is not None:
+            return number
+        with self.adding:
+            return self._added(text)
+
+    def _added(self, text: str) -> int:
+        number = self.texts.get(text)
+        if number is not None:  # another thread has just added it
             return number
         encoded = text.encode(errors="backslashreplace") + b"\0"
         end = self.text_end + len(encoded)

@@ -11,30 +11,26 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import reprlib
 import secrets
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count
 from time import monotonic
-from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from types import FrameType
+from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
 from mpiwatch import message_waits, messages, modes
-from mpiwatch.arguments import NO_BUFFER, flat, has_counts, in_one_piece, is_in_place, nbytes
+from mpiwatch.arguments import has_counts, in_one_piece, is_in_place
 from mpiwatch.collectives import outside_wrappers
 from mpiwatch.communicators import WatchedComm
 from mpiwatch.forwarding import add_methods
 from mpiwatch.library_calls import RawIntracomm
 from mpiwatch.message_waits import Pending
 from mpiwatch.messages import ANY_SOURCE, ANY_TAG, PROC_NULL
-from mpiwatch.places import place_in, place_of
-from mpiwatch.places import text_of as text_of_error
+from mpiwatch.places import place_in
 from mpiwatch.processes import FLIGHT_RECORDER, SHM, print_error
 from mpiwatch.report import (
     MAKERS,
@@ -46,304 +42,10 @@ from mpiwatch.report import (
     SENDS,
 )
 from mpiwatch.requests import OF_ONE, WAITS, EndedRequest
+from mpiwatch.trace_clock import clock_offset, machines_of
 from mpiwatch.trace_files import log_file
-from mpiwatch.trace_log import EVENTS, OBJECT, ROW, VALUES_BYTES, Kind, LogWriter
-from mpiwatch.waiting import HangError, world_ranks
-
-# NumPy's letters of dtypes -> those of Python's `struct` in standard sizes.
-LETTERS = {letter: letter.encode() for letter in "?bBhHiIqQefd"}
-LETTERS |= {
-    "l": b"q" if np.dtype("l").itemsize == 8 else b"i",
-    "L": b"Q" if np.dtype("L").itemsize == 8 else b"I",
-}
-NO_VALUES = b"\0", 0, b""
-NOWHERE = 0, 0, 0
-Get_address = MPI.Get_address
-MOST_FRAMES = 100  # between a call and the program's first line
-# A step of recording takes a few µs. A longer one was interrupted: the system ran another process meanwhile.
-# (The processor time of the thread would not count that, but to ask for it takes longer than the step.)
-MOST_OWN_S = 1e-4
-ERROR_CHARACTERS = 100
-
-# To compare the clocks of two machines: at least so many, and more until one has been quick.
-ROUND_TRIPS, MOST_ROUND_TRIPS = 20, 300
-QUICK_S = 20e-6  # half of a round trip
-
-_show = reprlib.Repr()
-_show.maxstring = _show.maxother = 60
-
-Shown = tuple[bytes, int, bytes]  # of a buffer: the letter of its dtype, how many values it holds, the first
-
-
-class Request(NamedTuple):
-    """A request that has not been seen to be complete. `made`: see `PolledRequest`; it keeps its identity."""
-
-    made: Any
-    number: int
-    kind: Kind
-    comm: WatchedComm
-    peer: int
-    tag: int
-    buffer: Any
-
-
-class Recorder:
-    """Writes the calls of this process to a log."""
-
-    def __init__(self, log: LogWriter) -> None:
-        self.log = log
-        self.numbers = count(1)
-        self.requests: dict[int, Request] = {}  # by the identities of their `made`
-        self.templates: dict[int, Request] = {}  # persistent requests, in the same way
-        self.lines: dict[tuple[int, ...], int] = {}  # numbers of their texts, by the path to a call
-        self.codes: list[CodeType] = []  # on these paths: no other code gets the identity of one that is kept
-        self.waits: dict[int, int] = {}  # of algorithms, for requests: their numbers by identities of `made`
-        self.own_s = 0.0  # that recording has taken
-        self.cells = 0  # of a session, that have begun since the recording has
-        self.part = ""  # of the recording, to which calls belong now
-
-    def begin(  # noqa: PLR0917
-        self,
-        kind: Kind,
-        operation: str,
-        comm: Any,
-        peer: int,
-        tag: int,
-        buffer: Any,
-        line: int,
-        *,
-        sends: bool = True,
-        number: int = 0,
-        root: int = -1,
-        request: int = 0,
-    ) -> Call:
-        """Write a row as a call begins.
-
-        `peer` and `root` are ranks of `comm`. `buffer`: what the call sends; if it `sends` nothing, what it
-        receives into, or None. `line`: see the method `line`.
-        """
-        entered_s = monotonic()
-        log = self.log
-        row = log.row()
-        number = number or next(self.numbers)
-        if row:
-            if sends:
-                is_object = operation[0].islower()
-                letter, items, raw = shown(buffer, is_object)
-                size = -1 if is_object else size_of(buffer)
-            else:
-                letter, items, raw = NO_VALUES
-                size = -1
-            peer = comm._world_rank(peer) if peer >= 0 else -1
-            root = comm._world_rank(root) if root >= 0 else -1
-            texts = log.text(operation), log.text(name_of(comm))
-            memory = memory_of(buffer)
-            began_s = monotonic()
-            ROW.pack_into(
-                log.memory, row, number, kind, letter, *texts, peer, tag, root, line, 0, size, items, request,
-                *memory, began_s, 0.0, raw,
-            )  # fmt: skip
-            self.own_s += min(monotonic() - entered_s, MOST_OWN_S)
-        return Call(self, row, number)
-
-    def complete(  # noqa: PLR0917
-        self,
-        kind: Kind,
-        operation: str,
-        about: Request,
-        number: int,
-        line: int,
-        message: tuple[int, int, int],
-        values: Shown,
-    ) -> None:
-        """Write a row for a request that the call with this number, if it is not 0, has seen complete.
-
-        `message`: the rank of the world that it was sent by or to, its tag and its bytes.
-        """
-        now_s = monotonic()
-        log = self.log
-        row = log.row()
-        if row:
-            letter, items, raw = values
-            peer, tag, size = message
-            texts = log.text(operation), log.text(name_of(about.comm))
-            number = number or next(self.numbers)
-            ROW.pack_into(
-                log.memory, row, number, kind, letter, *texts, peer, tag, -1, line, 0, size, items,
-                about.number, *NOWHERE, now_s, now_s, raw,
-            )  # fmt: skip
-            self.own_s += min(monotonic() - now_s, MOST_OWN_S)
-
-    def line(self, frame: FrameType | None) -> int:
-        """Return the number of the text that names the program's line which led to a frame; 0 in a part."""
-        if self.part:
-            return 0
-        path = path_to(frame)
-        number = self.lines.get(path)
-        if number is None:
-            began_s = monotonic()
-            number = self.lines[path] = self.log.text(place_of(frame))
-            self.codes += codes_on_path(frame)
-            self.own_s += min(monotonic() - began_s, MOST_OWN_S)
-        return number
-
-    def finish(self) -> None:
-        """Note that the recording has ended."""
-        self.log.finish(monotonic(), self.own_s)
-
-
-class Call(NamedTuple):
-    """A call that is under way, and its row."""
-
-    recorder: Recorder
-    row: int
-    number: int
-
-    def end(self) -> None:
-        """Note that the call has ended."""
-        self.recorder.log.end(self.row, monotonic())
-
-    def fail(self, error: BaseException) -> None:
-        """Note that the call has raised an error."""
-        self.recorder.log.fail(self.row, monotonic(), words_of(error))
-
-    def received(self, comm: Any, status: MPI.Status, values: Any, *, is_object: bool) -> None:
-        """Note that the call, a receive, has ended, and what has come."""
-        ended_s = monotonic()
-        if self.row:
-            peer, tag = comm._world_rank(status.source), status.tag
-            self.recorder.log.message(
-                self.row, peer, tag, status.Get_count(MPI.BYTE), ended_s, shown(values, is_object)
-            )
-            self.recorder.own_s += min(monotonic() - ended_s, MOST_OWN_S)
-
-    def values(self, buffer: Any, *, is_object: bool) -> None:
-        """Note that the call has ended, and what its buffer holds now."""
-        ended_s = monotonic()
-        if self.row:
-            self.recorder.log.values(self.row, ended_s, shown(buffer, is_object))
-            self.recorder.own_s += min(monotonic() - ended_s, MOST_OWN_S)
-
-
-def path_to(frame: FrameType | None) -> tuple[int, ...]:
-    """Return the instructions that led to a frame, from the program's first line on, as numbers."""
-    path: list[int] = []
-    while frame is not None and len(path) < 2 * MOST_FRAMES:
-        code = frame.f_code
-        path += id(code), frame.f_lasti
-        if is_whole_program(code):
-            break
-        frame = frame.f_back
-    return tuple(path)
-
-
-def codes_on_path(frame: FrameType | None) -> Iterator[CodeType]:
-    """Yield the code of the frames that `path_to` names."""
-    for _ in range(MOST_FRAMES):
-        if frame is None:
-            return
-        yield frame.f_code
-        if is_whole_program(frame.f_code):
-            return
-        frame = frame.f_back
-
-
-def is_whole_program(code: CodeType) -> bool:
-    """Return whether code is that of a file or a cell, and not of a function in it."""
-    return code.co_name.startswith(("<module>", "<cell line"))  # IPython has a name of its own for cells
-
-
-def words_of(error: BaseException) -> str:
-    """Return the first words of an error; nothing if it has ended a call that could never return."""
-    if isinstance(error, (HangError, KeyboardInterrupt)):
-        return ""
-    text = text_of_error(error)
-    words = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return words if len(words) <= ERROR_CHARACTERS else words[: ERROR_CHARACTERS - 1] + "…"
-
-
-def shown(buffer: Any, is_object: bool) -> Shown:
-    """Return the first values of a buffer, or a text that shows an object."""
-    if is_object:
-        return text_of(buffer)
-    if buffer is None:
-        return NO_VALUES
-    try:
-        return first_values(buffer if type(buffer) is np.ndarray else flat(buffer))
-    except Exception:  # mpi4py says what is wrong with a buffer
-        return NO_VALUES
-
-
-def first_values(array: np.ndarray | None) -> Shown:
-    """Return the first values of an array, if Python's `struct` can read them."""
-    if array is None or not array.flags.forc:
-        return NO_VALUES
-    dtype = array.dtype
-    letter = LETTERS.get(dtype.char, b"")
-    if not letter:
-        return NO_VALUES
-    if array.nbytes > VALUES_BYTES:
-        values = array if array.ndim == 1 else array.ravel(order="K")
-        return letter, values.size, values[: VALUES_BYTES // dtype.itemsize].tobytes()
-    return letter, array.size, array.tobytes(order="A")
-
-
-def memory_of(buffer: Any) -> tuple[int, int, int]:
-    """Return where an array is, how far behind the start of the array that owns the memory, and its bytes."""
-    if type(buffer) is not np.ndarray:
-        return NOWHERE
-    try:
-        address: int = Get_address(buffer)
-        base = buffer.base
-        if base is None:
-            return address, 0, buffer.nbytes
-        while type(base.base) is np.ndarray:
-            base = base.base
-        return address, address - Get_address(base), base.nbytes
-    except Exception:  # it is not contiguous, or its memory is not an array's
-        return NOWHERE
-
-
-def text_of(thing: Any) -> Shown:
-    """Return a text that shows an object, whose own methods may fail."""
-    try:
-        text = _show.repr(thing)
-    except Exception:
-        text = f"<{type(thing).__name__}>"
-    encoded = text.encode(errors="backslashreplace")
-    if len(encoded) > VALUES_BYTES:
-        encoded = encoded[: VALUES_BYTES - 3].decode(errors="ignore").encode() + "…".encode()
-    return OBJECT.encode(), 1, encoded
-
-
-def size_of(buffer: Any) -> int:
-    """Return how many bytes a buffer has; -1 if that is not known."""
-    if type(buffer) is np.ndarray:
-        return buffer.nbytes
-    if isinstance(buffer, NO_BUFFER):
-        return -1
-    try:
-        return nbytes(buffer)
-    except Exception:  # mpi4py says what is wrong with it
-        return -1
-
-
-def name_of(comm: Any) -> str:
-    """Return a name of a communicator that is the same on all of its ranks, and no other's of these ranks.
-
-    It is the row of the flight recorder, which another communicator may get once this one is freed, and the
-    members. Two communicators with one name are never in use at the same time.
-    """
-    attributes: dict[str, Any] = comm.__dict__
-    name: str | None = attributes.get("_name_in_trace")
-    if name is None:
-        channel = comm._channel
-        members = world_ranks(comm.Get_group()) if channel is None else channel.members
-        made_by = comm.made_by or "world"
-        row = "?" if channel is None else channel.row
-        name = attributes["_name_in_trace"] = f"{made_by}#{row}:{','.join(map(str, members))}"
-    return name
-
+from mpiwatch.trace_log import EVENTS, Kind, LogWriter
+from mpiwatch.trace_rows import NO_VALUES, Call, Recorder, Request, shown, words_of
 
 recorder: Recorder | None = None  # of this process, while it records
 
@@ -360,8 +62,6 @@ class RecordedComm:
 
     The calls that programs make most often take no detour.
     """
-
-    _world_rank: Callable[[int], int]
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
         _send(self, "Send", (buf, dest, tag), buf, dest, tag, _getframe(1))
@@ -416,13 +116,13 @@ class RecordedComm:
         """Record a Mprobe or Improbe that has taken a message out of the queue, as its receive."""
         call = _method(self, name)
         active = recorder
-        if active is None:
+        if active is None or given["source"] == PROC_NULL:
             return call(*given.values())
         status = given["status"] = given["status"] or MPI.Status()
         about = Kind.RECEIVE, name, self, given["source"], given["tag"], None, active.line(_getframe(2))
         if name.lower() == "mprobe":
             noted = active.begin(*about, sends=False)
-            message = _made(noted, call, given.values())
+            message = _call_and_note(noted, call, given.values())
         else:
             message = call(*given.values())
             if message is None or message == MPI.MESSAGE_NO_PROC:
@@ -439,7 +139,7 @@ class RecordedComm:
             return call(*given.values())
         line = active.line(_getframe(2))
         noted = active.begin(Kind.PROBE, name, self, given["source"], given["tag"], None, line, sends=False)
-        result = _made(noted, call, given.values())
+        result = _call_and_note(noted, call, given.values())
         noted.end()
         return result
 
@@ -454,12 +154,13 @@ class RecordedComm:
         root = root if isinstance(root, int) else -1
         line = active.line(_getframe(2))
         noted = active.begin(Kind.COLLECTIVE, name, self, -1, -1, buffer, line, root=root)
-        result = _made(noted, call, given.values())
+        result = _call_and_note(noted, call, given.values())
         is_object = name in OF_OBJECTS
-        if name in MAKERS or (result is None and is_object):
+        received = result if is_object else _received_in_collective(name, given)
+        if name in MAKERS or received is None:  # what this rank has sent stays in the row
             noted.end()
         else:
-            noted.values(result if is_object else _received_in_collective(name, given), is_object=is_object)
+            noted.values(received, is_object=is_object)
         return result
 
     def _record_start(self, name: str, given: dict[str, Any]) -> Any:
@@ -476,22 +177,26 @@ class RecordedComm:
         active = recorder
         if active is None:
             return call(*given.values())
-        line, number = active.line(_getframe(2)), 0
-        if given["dest"] != PROC_NULL:
-            buffer = given.get("sendbuf", given.get("buf"))
-            sent = active.begin(Kind.START_SEND, name, self, given["dest"], given["sendtag"], buffer, line)
-            number = sent.number
-            active.log.request(sent.row, number)
-            sent.end()
-        if given["source"] == PROC_NULL:
-            return call(*given.values())
-        peer, tag = given["source"], given["recvtag"]
-        buffer = given.get("recvbuf", given.get("buf"))
-        noted = active.begin(
-            Kind.START_RECEIVE, name, self, peer, tag, buffer, line, sends=False, number=number
-        )
-        request = _made(noted, call, given.values())
-        _keep(active, noted, request, Kind.START_RECEIVE, self, peer, tag, buffer)
+        line, sent, received = active.line(_getframe(2)), None, None
+        dest, send_tag, send_buffer = given["dest"], given["sendtag"], given.get("sendbuf", given.get("buf"))
+        if dest != PROC_NULL:
+            sent = active.begin(Kind.START_SEND, name, self, dest, send_tag, send_buffer, line)
+        source, tag, buffer = given["source"], given["recvtag"], given.get("recvbuf", given.get("buf"))
+        if source != PROC_NULL:
+            number = sent.number if sent is not None else 0
+            received = active.begin(
+                Kind.START_RECEIVE, name, self, source, tag, buffer, line, sends=False, number=number
+            )
+        try:
+            request = call(*given.values())
+        except BaseException as error:
+            for noted in filter(None, (sent, received)):
+                noted.fail(error)
+            raise
+        if sent is not None:
+            _keep(active, sent, request, Kind.START_SEND, self, dest, send_tag, send_buffer)
+        if received is not None:  # in place of the send's: a request is one
+            _keep(active, received, request, Kind.START_RECEIVE, self, source, tag, buffer)
         return request
 
     def _record_start_of_collective(self, name: str, given: dict[str, Any]) -> Any:
@@ -503,7 +208,7 @@ class RecordedComm:
         buffer, root = _sent_in_collective(name, given), given.get("root", -1)
         line = active.line(_getframe(2))
         noted = active.begin(Kind.START_COLLECTIVE, name, self, -1, -1, buffer, line, root=root)
-        request = _made(noted, call, given.values())
+        request = _call_and_note(noted, call, given.values())
         result = _received_in_collective(name, given)
         _keep(active, noted, request, Kind.START_COLLECTIVE, self, -1, -1, result)
         return request
@@ -514,16 +219,20 @@ class RecordedComm:
         active = recorder
         if active is None:
             return request
+        sent = None
         if name in NONBLOCKING_COLLECTIVES:
             kind, peer, tag = Kind.START_COLLECTIVE, -1, -1
-            buffer = _received_in_collective(name, given)
+            sent, buffer = _sent_in_collective(name, given), _received_in_collective(name, given)
         else:
             kind = Kind.START_RECEIVE if "source" in given else Kind.START_SEND
             peer = given["source"] if "source" in given else given["dest"]
             tag, buffer = given["tag"], given["buf"]
         made = getattr(request, "made", None)
-        if made is not None and peer != PROC_NULL:
-            active.templates[id(made)] = Request(made, 0, kind, self, peer, tag, buffer)  # type: ignore[arg-type]
+        # PROC_NULL may be -1.
+        if made is not None and (kind is Kind.START_COLLECTIVE or peer != PROC_NULL):
+            root = given.get("root", -1)
+            about: Any = made, 0, kind, self, peer, tag, buffer, sent, root
+            active.templates[id(made)] = Request(*about)
         return request
 
 
@@ -536,7 +245,7 @@ def _send(  # noqa: PLR0917
     if active is None or dest == PROC_NULL:
         return call(*arguments)
     noted = active.begin(Kind.SEND, name, comm, dest, tag, buffer, active.line(frame))
-    result = _made(noted, call, arguments)
+    result = _call_and_note(noted, call, arguments)
     noted.end()
     return result
 
@@ -558,7 +267,7 @@ def _receive(  # noqa: PLR0917
         return call(*arguments)
     line = active.line(frame)
     noted = active.begin(Kind.RECEIVE, name, comm, source, tag, buffer, line, sends=False)
-    result = _made(noted, call, arguments)
+    result = _call_and_note(noted, call, arguments)
     is_object = name == "recv"
     noted.received(comm, status, result if is_object else buffer, is_object=is_object)
     return result
@@ -620,7 +329,7 @@ def _start(  # noqa: PLR0917
         return call(*arguments)
     sends = kind is Kind.START_SEND
     noted = active.begin(kind, name, comm, peer, tag, buffer, active.line(frame), sends=sends)
-    request = _made(noted, call, arguments)
+    request = _call_and_note(noted, call, arguments)
     _keep(active, noted, request, kind, comm, peer, tag, buffer)
     return request
 
@@ -635,7 +344,7 @@ def _method(comm: Any, name: str) -> Callable[..., Any]:
     return method
 
 
-def _made(noted: Call, call: Callable[..., Any], arguments: Iterable[Any]) -> Any:
+def _call_and_note(noted: Call, call: Callable[..., Any], arguments: Iterable[Any]) -> Any:
     """Make a call; if it raises an error, note that."""
     try:
         return call(*arguments)
@@ -822,14 +531,16 @@ def _note_complete(  # noqa: PLR0917
         is_known = status.source >= 0 and operation not in BOTH
         if about.kind is Kind.START_RECEIVE and is_known:
             message = about.comm._world_rank(status.source), status.tag, status.Get_count(MPI.BYTE)
-            is_object = name[0].islower() and not isinstance(about.buffer, np.ndarray)
+            is_object = operation[0].islower() and name[0].islower()
             values = shown(thing if is_object else about.buffer, is_object)
-        elif operation[0].isupper():  # of a send, whether it still holds them
+        elif operation[0].isupper():  # a send, whose buffer may have changed, or a collective's result
             values = shown(about.buffer, False)
     active.complete(kind, name, about, number, line, message, values)
 
 
-def _record_wait(wait: Callable[[], None], requests: Sequence[Any], pending: Pending | None) -> None:
+def _record_wait_of_algorithm(
+    wait: Callable[[], None], requests: Sequence[Any], pending: Pending | None
+) -> None:
     """Record a wait that is no call of the program, but of an algorithm on top."""
     active = recorder
     about = next(filter(None, (_known(active, request) for request in requests)), None)
@@ -840,19 +551,24 @@ def _record_wait(wait: Callable[[], None], requests: Sequence[Any], pending: Pen
         peer = next(iter((*pending.receives, *pending.sends)), -1)
         line = active.line(_getframe(2))
         noted = active.begin(Kind.WAIT, "Wait", pending.comm, peer, -1, None, line, sends=False)
-    else:  # inside a call that is recorded itself
+    else:  # nothing is recorded, or a wait of the program around this one is
         wait()
         return
     try:
-        _made(noted, wait, ())
+        _call_and_note(noted, wait, ())
     finally:
         if about is not None:
             del active.waits[id(about.made)]
     noted.end()
 
 
-def _completed_by(name: str, result: Any, number: int) -> list[tuple[int, Any]]:
-    """Return which requests of a wait's or a test's arguments it has completed, and the objects received."""
+def _completed_by(name: str, result: Any, how_many: int) -> list[tuple[int, Any]]:
+    """Return which of so many requests a wait or a test has completed, and the objects received.
+
+    mpi4py's results are: of Waitany the index, of Waitsome the indices or None, of Waitall nothing that
+    matters. With small letters, the object or the objects follow. Those of Testany, testany, Testall and
+    testall have whether it has completed before the object, or at the beginning.
+    """
     is_test = name.lower().startswith("test")
     if name.endswith("any"):
         index, *rest = result if isinstance(result, tuple) else (result,)
@@ -864,15 +580,14 @@ def _completed_by(name: str, result: Any, number: int) -> list[tuple[int, Any]]:
     is_done, things = result if isinstance(result, tuple) else (result, result)
     if is_test and not is_done:
         return []
-    return [(index, things[index] if isinstance(things, list) else None) for index in range(number)]
+    return [(index, things[index] if isinstance(things, list) else None) for index in range(how_many)]
 
 
 def _recording_start(start: Callable[..., Any]) -> Callable[..., Any]:
     """Return a `Start` of a persistent request that records what it starts."""
 
     def recorded(self: Any) -> None:
-        _note_start(self, _getframe(1))
-        start(self)
+        _record_starts([self], _getframe(1), lambda: start(self))
 
     return recorded
 
@@ -881,26 +596,42 @@ def _recording_start_of_all(start: Callable[..., Any]) -> Callable[..., Any]:
     """Return a `Startall` that records what it starts."""
 
     def recorded(cls: Any, requests: Sequence[Any]) -> None:
-        for request in requests:
-            _note_start(request, _getframe(1))
-        start(requests)
+        _record_starts(requests, _getframe(1), lambda: start(requests))
 
     return recorded
 
 
-def _note_start(request: Any, frame: FrameType) -> None:
-    """Write a row for a persistent request that starts."""
-    made: Any = getattr(request, "made", None)
+def _record_starts(requests: Sequence[Any], frame: FrameType, start: Callable[[], object]) -> None:
+    """Start persistent requests; write a row for each."""
     active = recorder
-    template = active.templates.get(id(made)) if active is not None else None
-    if active is None or template is None:
+    if active is None:
+        start()
         return
-    kind, comm, peer, tag, buffer = template[2:]
-    sends, line = kind is not Kind.START_RECEIVE, active.line(frame)
-    noted = active.begin(kind, made[0], comm, peer, tag, buffer, line, sends=sends)
-    active.log.request(noted.row, noted.number)
-    noted.end()
-    active.requests[id(made)] = template._replace(number=noted.number)
+    line = active.line(frame)
+    noted = [_begin_start(active, request, line) for request in requests]
+    try:
+        start()
+    except BaseException as error:
+        for call in filter(None, noted):
+            call.fail(error)
+        raise
+    for request, call in zip(requests, noted, strict=True):
+        if call is not None:
+            active.log.request(call.row, call.number)
+            call.end()
+            template = active.templates[id(request.made)]
+            active.requests[id(request.made)] = template._replace(number=call.number)
+
+
+def _begin_start(active: Recorder, request: Any, line: int) -> Call | None:
+    """Write a row as a persistent request starts; do nothing if it is not known."""
+    template = active.templates.get(id(getattr(request, "made", None)))
+    if template is None:
+        return None
+    made, _, kind, comm, peer, tag, buffer, sent, root = template
+    sends = kind is not Kind.START_RECEIVE
+    buffer = sent if kind is Kind.START_COLLECTIVE else buffer
+    return active.begin(kind, made[0], comm, peer, tag, buffer, line, sends=sends, root=root)
 
 
 # Begin and end
@@ -927,7 +658,7 @@ def begin(path: str, world: Any, capacity: int = EVENTS) -> None:
     _recorded_class = WatchedComm if mode is None else type(mode.world)
     _methods_before.clear()
     for name, method in vars(RecordedComm).items():
-        if callable(method) and name != "__init__":
+        if callable(method):
             before = vars(_recorded_class).get(name)
             if before is not None:
                 _methods_before[name] = before
@@ -936,7 +667,7 @@ def begin(path: str, world: Any, capacity: int = EVENTS) -> None:
     for kind in _with_derived(MPI.Request):  # MPI.Prequest among them
         _replace_waits(kind)
     messages._getframe = frame_outside  # type: ignore[assignment]
-    message_waits.record_wait = _record_wait
+    message_waits.record_wait = _record_wait_of_algorithm
     atexit.register(_finish)
 
 
@@ -1026,56 +757,6 @@ def part(name: str) -> Iterator[None]:
         active.own_s = 0.0
         active.log.begin(monotonic())
         active.log.note(Kind.PART, 0, "", "", monotonic())
-
-
-def machines_of(world: Any) -> list[int]:
-    """Return the number of each rank's machine."""
-    watch = world.watch
-    return watch.machines if watch is not None else [0] * world.size
-
-
-def clock_offset(world: Any) -> tuple[float, float]:
-    """Return what to add to this rank's clock to get that of rank 0, and how far that may be wrong.
-
-    Collective. Processes of one machine share a clock. The first rank of each other machine asks rank 0 for
-    the time; the answer that comes back soonest is the best one, and is wrong by half of its round trip at
-    most. On one machine, no rank waits for another.
-    """
-    machines = machines_of(world)
-    firsts = [machines.index(machine) for machine in dict.fromkeys(machines)]
-    if len(firsts) == 1:
-        return 0.0, 0.0
-    channel = RawIntracomm(world).Dup()
-    best = 0.0, 0.0
-    for first in firsts[1:]:
-        if world.rank == 0:
-            while channel.recv(source=first):
-                channel.send(monotonic(), dest=first)
-        elif world.rank == first:
-            best = _best_round_trip(channel)
-            channel.send(False, dest=0)
-    offsets = channel.allgather(best)
-    channel.Free()
-    return offsets[machines.index(machines[world.rank])]
-
-
-def _best_round_trip(channel: Any) -> tuple[float, float]:
-    """Ask rank 0 for the time until an answer comes quickly; return what the quickest one says."""
-    best = _round_trip(channel)
-    for number in range(1, MOST_ROUND_TRIPS):
-        if number >= ROUND_TRIPS and best[1] < QUICK_S:
-            break
-        best = min(best, _round_trip(channel), key=lambda trip: trip[1])
-    return best
-
-
-def _round_trip(channel: Any) -> tuple[float, float]:
-    """Ask rank 0 for the time; return its clock minus this one, and half of the time that it took."""
-    asked_s = monotonic()
-    channel.send(True, dest=0)
-    theirs_s = channel.recv(source=0)
-    half_s = (monotonic() - asked_s) / 2
-    return theirs_s - (asked_s + half_s), half_s
 
 
 def _with_derived(kind: type) -> Iterator[type]:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from mpi4py import MPI
 
-from mpiwatch import layers, sessions, trace, trace_recorder
+from mpiwatch import layers, sessions, trace, trace_log, trace_recorder
 from mpiwatch.arguments import nbytes
 from mpiwatch.communicators import watch_world
 from mpiwatch.forwarding import add_methods
@@ -177,6 +177,91 @@ def check_a_call_that_raises_an_error_is_recorded_as_failed(comm: MPI.Intracomm)
     (event,) = recorded(fail).events
     assert event.has_failed and event.operation == "Send" and not event.never_ended
     assert event.error.startswith(("ValueError: ", "BufferError: ")), event
+
+
+def check_a_start_that_raises_an_error_is_recorded_as_failed(comm: MPI.Intracomm) -> None:
+    world = watch_world(deadline_s=60)
+    unfit = np.ones(4)[::2]
+
+    def fail() -> None:
+        request = world.Recv_init(np.empty(1), world.rank, 14)
+        request.Start()
+        with contextlib.suppress(MPI.Exception, RuntimeError, ValueError):
+            request.Start()  # it is active
+        world.Send(np.ones(1), world.rank, 14)
+        request.Wait()
+        request.Free()
+        with contextlib.suppress(ValueError, BufferError):
+            world.Isendrecv(unfit, world.rank, 15, np.empty(4), world.rank, 15)
+
+    *_, sent, received = recorded(fail).events
+    assert (sent.kind, received.kind) == (trace.Kind.START_SEND, trace.Kind.START_RECEIVE)
+    assert sent.has_failed and received.has_failed, (sent, received)
+
+
+def check_what_goes_nowhere_is_no_message(comm: MPI.Intracomm) -> None:
+    world = watch_world(deadline_s=60)
+    nothing = np.empty(0)
+
+    def call() -> None:
+        assert world.Mprobe(MPI.PROC_NULL) == MPI.MESSAGE_NO_PROC
+        request = world.Isendrecv(np.ones(1), world.rank, 16, nothing, MPI.PROC_NULL, 16)
+        world.Recv(np.empty(1), world.rank, 16)
+        request.Wait()
+
+    kinds = [event.kind for event in recorded(call).events]
+    kind = trace.Kind
+    assert kinds == [kind.START_SEND, kind.RECEIVE, kind.WAIT, kind.COMPLETE], kinds
+
+
+def check_values_of_buffers_are_shown_whatever_names_them(comm: MPI.Intracomm) -> None:
+    """A wait in small letters, the ranks of a Reduce that get nothing, and a persistent collective."""
+    world = watch_world(deadline_s=60)
+    received, mine, total = np.zeros(1), np.full(1, 1.0 + world.rank), np.zeros(1)
+    root = world.size - 1
+
+    def call() -> None:
+        request = world.Irecv([received, MPI.DOUBLE], world.rank, 17)
+        world.Send(np.full(1, 5.0), world.rank, 17)
+        request.wait()
+        world.Reduce(mine, total if world.rank == root else None, root=root)
+
+    _, _, _, complete, reduced = recorded(call).events
+    assert complete.values is not None and complete.values.first == (5.0,), complete
+    expected = sum(range(1, world.size + 1)) if world.rank == root else mine[0]
+    assert reduced.values is not None and reduced.values.first == (expected,), reduced
+    if MPI.VERSION < 4:
+        return  # without persistent collectives
+
+    def start() -> None:
+        request = world.Allreduce_init(mine, total)
+        request.Start()
+        request.Wait()
+        request.Free()
+
+    started, *_ = recorded(start).events
+    assert started.values is not None and started.values.first == (mine[0],), started
+
+
+def check_texts_that_threads_add_at_once_keep_their_numbers(comm: MPI.Intracomm) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        log = trace_log.LogWriter(f"{folder}/log", 0, 1, 0.0)
+        texts = [[f"thread {thread}, text {number}" for number in range(2000)] for thread in range(4)]
+
+        def add(own: list[str]) -> None:
+            for text in own:
+                log.text(text)
+
+        threads = [threading.Thread(target=add, args=(own,)) for own in texts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for own in texts:
+            for text in own:
+                log.note(trace.Kind.PART, 0, text, "", 0.0)
+        parts = trace.read_file(f"{folder}/log").parts
+    assert [part.name for part in parts] == [text for own in texts for text in own]
 
 
 def check_a_thread_may_be_inside_a_call_when_a_recording_ends(comm: MPI.Intracomm) -> None:
