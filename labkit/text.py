@@ -13,6 +13,11 @@ _WORD = re.compile(r"(?:[^\s`]|`[^`]*`|`)+")  # what stands in backticks is part
 _COLUMNS_OF_A_TABLE = re.compile(r"\S {2,}\S")
 
 
+def lines_of(code: str) -> list[str]:
+    """Return the lines of a Python text, as Python counts them: `splitlines` knows more ends of lines."""
+    return re.split(r"\r\n?|\n", code)
+
+
 def counted(number: int, noun: str) -> str:
     """Return `1 rank`, `2 ranks`, `0 ranks`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -7,8 +7,10 @@ judge the same text.
 from __future__ import annotations
 
 import ast
+import symtable
 
 from labkit.checks.exercise import Exercise
+from labkit.text import lines_of
 
 LAB = "labkit"
 Import = ast.Import | ast.ImportFrom
@@ -24,7 +26,7 @@ def runnable(text: str) -> str:
     tree = parsed(text)
     if tree is None:
         return text
-    lines = text.splitlines()
+    lines = lines_of(text)
     for node in tree.body:
         if _is_for_checks(node):
             for number in range(node.lineno - 1, node.end_lineno or node.lineno):
@@ -82,7 +84,7 @@ def against_task(text: str, exercise: Exercise) -> str:
     nodes = [node for part in parts for node in ast.walk(part)]
     loops = [node.lineno for node in nodes if isinstance(node, LOOPS)]
     if exercise.without_loops and loops:
-        line = text.splitlines()[loops[0] - 1].strip()
+        line = lines_of(text)[loops[0] - 1].strip()
         return (
             f"the results are right, but it loops at line {loops[0]}: `{line}`. The task says: without a "
             "loop. Write products and sums of whole arrays"
@@ -96,16 +98,36 @@ def against_task(text: str, exercise: Exercise) -> str:
 
 
 def _parts_used(tree: ast.Module, name: str) -> list[ast.stmt]:
-    """Return the last statement that defines a name, and those of the names that it uses, and so on."""
-    defined = {bound: node for node in tree.body for bound in bound_names(ast.Module([node], []))}
+    """Return the last statement that defines a name, and those of the names that it uses, and so on.
+
+    A function that is called uses the last definitions in the cell, any other statement those above it. A
+    function's own variables are no names of the cell.
+    """
+    bound = [bound_names(ast.Module([node], [])) for node in tree.body]
     used: list[ast.stmt] = []
-    waiting = [name]
+    waiting = [(name, len(tree.body))]
     while waiting:
-        part = defined.get(waiting.pop())
-        if part is not None and part not in used:
-            used.append(part)
-            waiting += [node.id for node in ast.walk(part) if isinstance(node, ast.Name)]
+        wanted, end = waiting.pop()
+        number = next((number for number in reversed(range(end)) if wanted in bound[number]), None)
+        if number is None or tree.body[number] in used:
+            continue
+        part = tree.body[number]
+        used.append(part)
+        is_called = isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        table = symtable.symtable(ast.unparse(part), "<cell>", "exec")
+        names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
+        for other in names | global_names(table):
+            waiting.append((other, len(tree.body) if is_called else number))
     return used
+
+
+def global_names(table: symtable.SymbolTable) -> set[str]:
+    """Return the global names that the functions and classes in a table use."""
+    names: set[str] = set()
+    for child in table.get_children():
+        own = {symbol.get_name() for symbol in child.get_symbols() if symbol.is_global()}
+        names |= own | global_names(child)
+    return names
 
 
 def names_used(text: str, prelude: str) -> list[str]:

@@ -86,6 +86,8 @@ def _arrays(got: Any, expected: np.ndarray, tolerance: float | None, name: str) 
         wrong = _wrong(got, expected, _tolerance(tolerance, expected.dtype))
         if wrong.any() and _is_rounded(got, expected):
             return f"{name} has dtype {got.dtype}, expected {expected.dtype}: digits are lost"
+    elif expected.dtype.kind in NUMBER_KINDS or got.dtype.kind in NUMBER_KINDS:  # and the other is not
+        return f"{name} has dtype {got.dtype}, expected {expected.dtype}"
     else:
         wrong = np.asarray(got != expected)
     if wrong.any():
@@ -116,7 +118,9 @@ def _both(got: Any, expected: Any) -> str:
 
 
 def _wrong(got: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return where two arrays of numbers differ. NaN equals NaN; infinity equals itself."""
+    """Return where two arrays of numbers differ; integers exactly. NaN and infinity equal themselves."""
+    if got.dtype.kind in "iub" and expected.dtype.kind in "iub":
+        return np.asarray(got != expected)
     with np.errstate(all="ignore"):
         finite = np.abs(expected[np.isfinite(expected)].astype(complex))
         largest = float(finite.max()) if finite.size else 0.0
@@ -155,6 +159,8 @@ def _dtype(value: Any) -> type | None:
 
 
 def _others(got: Any, expected: Any, tolerance: float | None, name: str) -> str | None:
+    if isinstance(got, np.generic):  # an entry of an array of texts, for example
+        got = got.item()
     if type(got) is type(expected) and got == expected:
         return None
     if got is None:

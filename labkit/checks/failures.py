@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from labkit.checks.exercise import Case, Exercise, Fault
-from labkit.checks.launching import HANG_S, Run
+from labkit.checks.launching import HANG_S, TOO_MUCH, Run
 from labkit.checks.transport import CELL
-from labkit.text import ranks_phrase
+from labkit.text import lines_of, ranks_phrase
 from mpiwatch.report import Activity, FindingKind, Reason, Report, rank_lines, title
 
 SHOWN_GROUPS = 3
@@ -40,12 +40,16 @@ def finding(  # noqa: PLR0911 (a return for each kind)
         return f"{subject(number, rank)}: " if subject(number, rank) else ""
 
     records = [(rank, record) for rank, of_rank in enumerate(run.records) for record in of_rank]
-    lines, failed = text.splitlines(), _errors(records)
+    lines, failed = lines_of(text), _errors(records)
     if failed:
         number, rank, error = min(failed, key=lambda failure: failure[:2])
         return where(number, rank) + _error(error, lines)
     if run.excess:
-        return f"it {run.excess}. Look for a loop that does not end"
+        return (
+            f"it {run.excess}"
+            if run.excess == TOO_MUCH
+            else f"it {run.excess}. Look for a loop that does not end"
+        )
     if run.is_complete:
         return None
     begun = max((record["begin"] for _, record in records if "begin" in record), default=-1)
@@ -119,7 +123,7 @@ def below(run: Run, text: str) -> str:
     errors = [record["below"] for records in run.records for record in records if "below" in record]
     if not errors:
         return ""
-    at = _line(errors[0]["line"], text.splitlines())
+    at = _line(errors[0]["line"], lines_of(text))
     return f"below the function, your cell raises {errors[0]['type']}: {errors[0]['text']}{at}"
 
 

@@ -28,13 +28,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from numbers import Number
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, BinaryIO, TextIO
 
 from labkit.checks.exercise import Call, Case, Fault
 from labkit.checks.limits import limit
 from labkit.checks.transport import CELL, MAX_PRINTED, Writer, pack
 from labkit.cores import WaitForCores
+from labkit.text import lines_of
 from mpiwatch.report import FindingKind, advise, request_kind
 
 MAX_TEXT = 800
@@ -105,8 +106,16 @@ def _answer_requests(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> 
             break
         writer.write(cell=True)
         with _Deadline(task["deadline_s"], task["extra_s"], ranks.pids):
-            _answer_request(request, task, ranks, dict(namespace))
+            _answer_request(request, task, ranks, _fresh_module(namespace))
         writer.start_request(number + 1)  # the judge then reads what this request has given
+
+
+def _fresh_module(namespace: dict[str, Any]) -> dict[str, Any]:
+    """Return the names of a new module that holds these: where pickle finds the classes of a cell."""
+    module = ModuleType(namespace["__name__"])
+    vars(module).update(namespace)
+    sys.modules[module.__name__] = module
+    return vars(module)
 
 
 def _write_stack_at_deadline(file: BinaryIO) -> None:
@@ -205,7 +214,7 @@ def _define(text: str, name: str, namespace: dict[str, Any], writer: Writer) -> 
 
     An error below the function, in a test print for example, says nothing about the function.
     """
-    linecache.cache[CELL] = len(text), None, text.splitlines(keepends=True), CELL
+    linecache.cache[CELL] = len(text), None, [f"{line}\n" for line in lines_of(text)], CELL
     try:
         exec(compile(text, CELL, "exec"), namespace)
         function: Callable[..., Any] = namespace[name]

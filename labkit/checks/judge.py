@@ -321,11 +321,10 @@ class Judge:
         sentence = next(iter(explained), "")
         if not sentence or sum(bool(parts & explained[sentence]) for parts in explained.values()) > 1:
             return ""
-        case = min(
-            comparison.case
-            for comparison in seen[sentence]
-            if comparison.is_mistaken and comparison.case in wrong
-        )
+        cases = [comparison.case for comparison in seen[sentence] if comparison.is_mistaken]
+        case = min((number for number in cases if number in wrong), default=None)
+        if case is None:
+            return ""
         self.at = case
         return f"with {self.cases[case].label}: {sentence}"
 
@@ -339,10 +338,11 @@ class Judge:
         job that has run the student's code runs them: that is quicker.
         """
         outcomes: list[dict[int, list[Outcome]]] = [{} for _ in sentences]
-        if self.job.is_sandboxed and self.new_job is not None:
-            self.job, self.new_job = self.new_job(), None
-        if self.job.is_running:
-            with suppress(OSError, Unreadable):  # after an error, the other mistakes are not recognised
+        with suppress(OSError, Unreadable):  # after an error, the other mistakes are not recognised
+            if self.job.is_sandboxed and self.new_job is not None:
+                new_job, self.new_job = self.new_job, None
+                self.job = new_job()
+            if self.job.is_running:
                 texts = [self.exercise.mistaken(sentence) for sentence in sentences]
                 for place, run in enumerate(self.job.run_texts(texts, numbers, limit_s)):
                     outcome_of = _by_case_and_rank(run)

@@ -218,7 +218,7 @@ def _line(case: Case) -> Sequence[Any]:
 
 
 def look_at_samples(case: Case, outcomes: Sequence[Outcome]) -> Iterator[str]:
-    sent = max(call.most for outcome in outcomes for call in outcome.calls)
+    sent = max((call.most for outcome in outcomes for call in outcome.calls), default=0)
     if sent > SMALL_OBJECTS * case.ranks:  # in an all-gather, a rank sends its sums to each of the others
         yield f"a rank sends {sent:,} bytes at once. Send the sums of the gradients, and no samples"
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from labkit.checks import answers
 from labkit.checks.exercise import Exercise
+from labkit.text import lines_of
 
 CELL_NUMBER = re.compile(r"# cell \[\d+\]")
 LIBRARIES = {"numpy", "mpi4py", *sys.stdlib_module_names}
@@ -47,7 +48,7 @@ class Statement(NamedTuple):
 def statements(text: str) -> list[Statement]:
     """Return the statements of a cell in their order. Raise SyntaxError or ValueError if it is not Python."""
     nodes = ast.parse(text).body
-    lines = text.splitlines()
+    lines = lines_of(text)
     collected = []
     end = 0  # of the statement before, as a number of lines
     uses = Counter(line for node in nodes for line in {node.lineno, node.end_lineno})
@@ -90,7 +91,9 @@ def _statement(text: str, node: ast.stmt) -> Statement:
     for inner in ast.walk(tree):
         if isinstance(inner, Definition | ast.AsyncFunctionDef) and ast.get_docstring(inner) is not None:
             inner.body = inner.body[1:] or [ast.Pass()]
-    return Statement(text, binds, changes, now, frozenset(_globals(table)), ast.dump(tree), type(node))
+    return Statement(
+        text, binds, changes, now, frozenset(answers.global_names(table)), ast.dump(tree), type(node)
+    )
 
 
 def _changed(node: ast.AST) -> str:
@@ -103,14 +106,6 @@ def _changed(node: ast.AST) -> str:
     while isinstance(node, ast.Subscript | ast.Attribute):
         node = node.value
     return node.id if is_part and isinstance(node, ast.Name) else ""
-
-
-def _globals(table: symtable.SymbolTable) -> set[str]:
-    """Return the global names that the functions and classes in a table use."""
-    names: set[str] = set()
-    for child in table.get_children():
-        names |= {symbol.get_name() for symbol in child.get_symbols() if symbol.is_global()} | _globals(child)
-    return names
 
 
 def needed(exercise: Exercise, text: str, defined_elsewhere: frozenset[str] = frozenset()) -> list[Statement]:

@@ -164,9 +164,12 @@ class Timeline(Callback):
         return {**columns, "total_s": np.array(self.total_s)}
 
     def check(self, state: Mapping[str, np.ndarray], done: int) -> None:
-        """Raise ValueError unless `state` has a number for each field of the same steps."""
+        """Raise ValueError unless `state` has a number for each field of the same steps.
+
+        After a resume on another number of ranks, these are the steps since then.
+        """
         names = [field.name for field in fields(Step) if field.name not in WITHOUT_SPANS]
-        steps = min(done, MOST)
+        steps = min(done, MOST, np.size(state.get("number", ())))
         for name in sorted({*names, "total_s"} | state.keys()):
             array, shape = state.get(name), () if name == "total_s" else (steps,)
             if name not in (*names, "total_s"):

@@ -104,6 +104,7 @@ def train(  # noqa: PLR0912, PLR0915 (the path of a batch in one piece)
         "buckets": repr(buckets),
         "shard_state": shard_state,
         "compress": algorithm.compress if isinstance(algorithm, Averaging) else "none",
+        "aggregate": algorithm.aggregate if isinstance(algorithm, Averaging) else "weighted",
     }
     fault = None if callable(lr) or lr else "expected a learning rate lr > 0, got 0.0"
     if optimizer and optimizer.params is not model.params:

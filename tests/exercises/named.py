@@ -649,6 +649,103 @@ def conv_backward(dy, x, w, stride, pad):
     + COLUMNS_OF,
 )
 
+# What a reader of the check's code expected to be judged wrongly.
+
+LINEAR = """
+def linear_backward(dy, x, w):
+    return dy @ w.T, x.T @ dy, dy.sum(axis=0)
+"""
+LINEAR_WITH_LOOP = """
+def linear_backward(dy, x, w):
+    dw = sum(np.outer(x[k], dy[k]) for k in range(len(x)))
+    return dy @ w.T, dw.astype(x.dtype), dy.sum(axis=0)
+"""
+right(
+    "linear_backward",
+    "a loop in a test below, in a variable named like a parameter, counted as the function's",
+    f"{LINEAR}\nx = np.array([[i + j for j in (1, 2)] for i in (1, 2)])\nfor n in (1, 2):\n    dw = n * x",
+)
+right(
+    "linear_backward",
+    "a comment with a character at which Python breaks no line was cut in two",
+    LINEAR.replace("    return", "    # as in the\u2028slides:\x0b three products\n    return"),
+)
+wrong(
+    "linear_backward",
+    "the last line hid the function with its loop",
+    f"{LINEAR_WITH_LOOP}\nlinear_backward = linear_backward",
+    says=("loops at line",),
+)
+wrong(
+    "conv_forward",
+    "a variable of the cell with the name of one in the function passed for a use of im2col",
+    """
+def conv_forward(x, w, b, stride, pad):
+    k, outputs = len(w), w.shape[3]
+    cols = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    height, width = ((side - k) // stride + 1 for side in cols.shape[2:])
+    y = np.empty((len(x), outputs, height, width), x.dtype)
+    for i in range(height):
+        for j in range(width):
+            window = cols[:, :, i * stride : i * stride + k, j * stride : j * stride + k]
+            y[:, :, i, j] = np.einsum("nckl,klco->no", window, w) + b
+    return y
+
+
+cols = im2col(np.ones((1, 1, 5, 5)), 3, 1, 0)
+""",
+    says=("does not use `im2col`",),
+)
+right(
+    "fit_line",
+    "pickle did not find a class of the cell; one rank that needs no communication ended the check",
+    """
+from dataclasses import dataclass
+
+
+@dataclass
+class Sums:
+    slope: float
+    intercept: float
+    samples: int
+
+
+def fit_line(comm, inputs, targets, steps, lr):
+    line = np.zeros(2)
+    for _ in range(steps):
+        own = Sums(*gradient_sum(line, inputs, targets).tolist(), len(inputs))
+        of_all = [own] if comm.size == 1 else comm.allgather(own)
+        total = np.sum([(each.slope, each.intercept) for each in of_all], axis=0)
+        line -= lr * total / sum(each.samples for each in of_all)
+    return line
+""",
+)
+right(
+    "diagnose",
+    "an entry of an array of texts was refused: it is 'straggler', expected 'straggler'",
+    """
+def diagnose(compute_s, transfer_s, expected_s):
+    kinds = np.array(["none", "straggler", "slow link"])
+    compute = np.median(compute_s, axis=0)
+    lost = compute.max() - np.median(compute), np.median(transfer_s) - expected_s
+    if max(lost) <= 0.2 * (np.median(compute) + expected_s):
+        return kinds[0], None
+    if lost[0] > lost[1]:
+        return kinds[1], int(compute.argmax())
+    return kinds[2], None
+""",
+)
+wrong(
+    "linear_backward",
+    "texts in place of numbers ended the check",
+    """
+def linear_backward(dy, x, w):
+    dx = dy @ w.T
+    return np.array([[f"{value:.6f}" for value in row] for row in dx]), x.T @ dy, dy.sum(axis=0)
+""",
+    says=("dtype",),
+)
+
 # Notebooks 05, 09 and 10.
 
 wrong(

@@ -21,6 +21,7 @@ from labkit.comm import ALGORITHMS, Averaging, SharedSet
 from labkit.data import Augmentation
 from labkit.nn import SGD, AdamW, Model, lr_schedules
 from labkit.train import Batches, Buckets, Callback, Checkpoints, Epoch, Step, train
+from labkit.train.callbacks import Timeline
 from labkit.train.checkpoints import read_checkpoint
 from labkit.train.loop import end_epoch
 from tests.raising import error_on_every_rank
@@ -63,6 +64,7 @@ class Run:
         self.make = settings.pop("make", partial(normalised, (1, 8, 8), 10))
         self.plain, self.adamw = settings.pop("plain", False), settings.pop("adamw", False)
         self.shard = settings.pop("shard", "shuffled")
+        self.has_timeline = settings.pop("has_timeline", False)
         digits = SharedSet(comm, "digits", (1, 8, 8))
         self.batches = Batches.of(comm, digits, self.shard, 300, seed=3, augmentation=Augmentation(1))
 
@@ -83,7 +85,7 @@ class Run:
             lr=lr_schedules.cosine(0.1, 10),
             optimizer=optimizer,
             checkpoints=saves if resume or checkpoints else None,
-            callbacks=[stop] if stop else [],
+            callbacks=[*([stop] if stop else []), *([Timeline(self.comm)] if self.has_timeline else [])],
             **self.settings,
         )
         return model, rows
@@ -167,6 +169,10 @@ def check_another_number_of_ranks_resumes_a_run_to_rounding(comm: MPI.Intracomm)
         about, _ = read_checkpoint(run.file)
         ranks = len(about["progress"])
         assert about["settings"] == {"lr": "cosine"} and about["progress"][0]["done"] == 7
+        with pytest.raises(Stop):  # it is killed once more, after a checkpoint of these ranks
+            run(resume=True, stop=StopAfter(9), every_steps=1)
+        about, _ = read_checkpoint(run.file)
+        assert (len(about["progress"]), about["progress"][0]["done"]) == (run.comm.size, 8)
         resumed, found = run(resume=True)
         if comm.rank == 0:
             scale = np.abs(unbroken.params).max()
@@ -175,7 +181,7 @@ def check_another_number_of_ranks_resumes_a_run_to_rounding(comm: MPI.Intracomm)
             assert found[-1].global_accuracy == rows[-1].global_accuracy
             assert [row.rank for row in found if row.epoch == 1] == [*range(0, ranks, run.comm.size)]
 
-    on_other_ranks(comm, lambda run: run.stopped(8, every_steps=7), end)
+    on_other_ranks(comm, lambda run: run.stopped(8, every_steps=7), end, has_timeline=True)
 
 
 def check_buffers_count_by_what_these_ranks_hold(comm: MPI.Intracomm) -> None:
