@@ -77,7 +77,9 @@ def _is_of_kind(name: str, got: Any, expected: Any) -> str:
     return f"{name} is {kind(got)}, expected {kind(expected)}{question}"
 
 
-def _arrays(got: Any, expected: np.ndarray, tolerance: float | None, name: str) -> str | None:
+def _arrays(  # noqa: PLR0911 (a return for each difference)
+    got: Any, expected: np.ndarray, tolerance: float | None, name: str
+) -> str | None:
     if not isinstance(got, np.ndarray):
         return _is_of_kind(name, got, expected)
     if got.shape != expected.shape:

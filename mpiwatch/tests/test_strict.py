@@ -86,6 +86,61 @@ CORRECT = {
         "assert request != MPI.REQUEST_NULL\nprint('all is well')\n",
         "all is well",
     ),
+    # A rank that probes, or tests a collective, in a loop receives what it has posted meanwhile.
+    "probes in a loop": (
+        "if rank == 0:\n"
+        "    comm.Send(np.zeros(1), 1, 0)\n"
+        "    comm.Send(np.ones(1), 1, 9)\n"
+        "else:\n"
+        "    first, second = np.empty(1), np.empty(1)\n"
+        "    request = comm.Irecv(first, 0, 0)\n"
+        "    while not comm.Iprobe(0, 9):\n        pass\n"
+        "    comm.Recv(second, 0, 9)\n"
+        "    request.Wait()\n"
+        "    assert second[0] == 1\n"
+        "print('all is well')\n",
+        "all is well",
+    ),
+    "tests of a barrier in a loop": (
+        "taken = np.empty(1)\n"
+        "request = comm.Irecv(taken, 0) if rank else MPI.REQUEST_NULL\n"
+        "if rank == 0:\n    comm.Send(np.ones(1), 1)\n"
+        "barrier = comm.Ibarrier()\n"
+        "while not barrier.Test():\n    pass\n"
+        "request.Wait()\n"
+        "print('all is well')\n",
+        "all is well",
+    ),
+    "persistent requests one after the other": (
+        "other, taken = 1 - rank, np.empty((2, 1))\n"
+        "requests = [comm.Recv_init(taken[k], other, k) for k in range(2)]\n"
+        "MPI.Prequest.Startall(requests)\n"
+        "sends = [comm.Isend(np.full(1, float(k)), other, k) for k in range(2)]\n"
+        "done = [MPI.Request.Waitany(requests) for _ in range(2)]\n"
+        "assert sorted(done) == [0, 1], done\n"
+        "assert MPI.Request.Waitany(requests) == MPI.UNDEFINED\n"
+        "assert MPI.Request.Waitsome(requests) is None\n"
+        "MPI.Request.Waitall(sends)\n"
+        "for request in requests:\n    request.Free()\n"
+        "mine = MPI.COMM_SELF.Send_init(np.ones(1), 0)\n"
+        "other = MPI.COMM_SELF.Irecv(np.empty(1), 0)\n"
+        "mine.Start()\nmine.Wait()\nother.Wait()\nmine.Free()\n"
+        "print('all is well')\n",
+        "all is well",
+    ),
+    "unusual arguments": (
+        "comm.Isend(np.ones(1), MPI.PROC_NULL).Free()\n"
+        "request = comm.irecv(100_000, 1 - rank)\n"
+        "comm.send('text', 1 - rank)\n"
+        "assert request.wait() == 'text'\n"
+        "window = MPI.Win.Allocate(8, comm=comm)\n"
+        "window.Fence()\n"
+        "window.Put(bytearray(8), 1 - rank, [0, 8])\n"
+        "window.Fence()\n"
+        "window.Free()\n"
+        "print('all is well')\n",
+        "all is well",
+    ),
 }
 
 

@@ -124,6 +124,7 @@ def _polling(
 ) -> tuple[Any, Any]:
     """Return a wait that calls `test`, and the same test with its calls counted."""
     is_of_one = name in OF_ONE
+    needs_all = is_of_one or name.endswith("all")
 
     def finish(ask: Callable[[], Any], requests: Sequence[MPI.Request]) -> Any:
         result: Any = None
@@ -133,7 +134,7 @@ def _polling(
             result = ask()
             return is_over(result)
 
-        wait_for(is_done, requests, needs_all=is_of_one or name.endswith("all"))
+        wait_for(is_done, requests, needs_all=needs_all)
         return result
 
     def wait_for_one(self: Any, status: MPI.Status | None = None) -> Any:
@@ -156,7 +157,7 @@ def _polling(
         if polls.is_due:
             several: Any = arguments[0] if arguments else named.get("requests")
             tested = [owner] if is_of_one else several
-            polls.look(lambda watch: RequestWait(watch, tested, needs_all=not name.endswith("any")))
+            polls.look(lambda watch: RequestWait(watch, tested, needs_all=needs_all))
         return result
 
     return wait_for_one if is_of_one else wait_for_several, counted

@@ -101,7 +101,9 @@ class StrictComm(WatchedComm):
         if self._exchange is None or peer == MPI.PROC_NULL:
             plain = name.removesuffix("_init")
             plain = messages.STARTED_BY.get(plain, plain)
-            return Operation(name, here(), getattr(MPI.Intracomm, plain)(self, buf, peer, tag))
+            operation = Operation(name, here(), getattr(MPI.Intracomm, plain)(self, buf, peer, tag))
+            operation.may_be_freed = not receives
+            return operation
         kind = operations.ReceiveOperation if receives else operations.SendOperation
         return kind(self._exchange, name, buf, peer, tag, here())
 
@@ -123,6 +125,8 @@ class StrictComm(WatchedComm):
             if header is not None and status is not None:
                 status.source, status.tag = header.source, header.tag
                 status.Set_elements(MPI.BYTE, header.signature.nbytes)
+            if header is None:  # a loop of probes waits, as for the end of a receive
+                exchanges.progress()
             if name.lower() == "iprobe":
                 return header is not None
             if header is None:

@@ -15,7 +15,7 @@ from mpiwatch.requests import EndedError, RawRequest
 from mpiwatch.signatures import Signature, misfit, of_message
 from mpiwatch.snapshot import mismatch
 from mpiwatch.strict.exchange import Exchange, Header, clock, lock, progress
-from mpiwatch.strict.findings import StrictError
+from mpiwatch.strict.findings import Category, StrictError, add
 from mpiwatch.strict.memory import Region
 
 IRECV_BYTES = getattr(mpi4py.rc, "irecv_bufsz", 1 << 15)  # of an irecv without a buffer
@@ -175,7 +175,9 @@ class ReceiveOperation(Operation):
         """Return why a pickled object has no room, as mpi4py's `irecv` takes it; empty if it has."""
         if not self.is_object or self.operation != "irecv":
             return ""
-        room = IRECV_BYTES if self.given is None else MPI.buffer(self.given).nbytes
+        room = IRECV_BYTES if self.given is None else self.given  # mpi4py takes a number of bytes, too
+        if not isinstance(room, int):
+            room = MPI.buffer(room).nbytes
         if nbytes <= room:
             return ""
         return (
@@ -237,10 +239,14 @@ class CollectiveOperation(Operation):
     def advance(self) -> bool:
         if self.comparing is not None:
             if not RawRequest.Test(self.comparing):
+                progress()
                 return False
             self.comparing = None
             self._compare()
-        return super().advance()
+        is_complete = super().advance()
+        if not is_complete:
+            progress()
+        return is_complete
 
     def _compare(self) -> None:
         calls: list[CallRecord] = []
@@ -275,4 +281,13 @@ def go_on(call: Operation) -> None:
     """Let a call go on whose request the program has freed; keep its buffer until it is complete."""
     if call.may_be_freed:
         call.cancel()
-    _freed[:] = [operation for operation in [*_freed, call] if not operation.advance()]
+    _freed[:] = [operation for operation in [*_freed, call] if not _has_ended(operation)]
+
+
+def _has_ended(operation: Operation) -> bool:
+    """Return whether a call is complete, or does not fit its message, which nobody waits for any more."""
+    try:
+        return operation.advance()
+    except StrictError as error:
+        add(Category.CALL_MATCHING, error.reason, operation.place)
+        return True

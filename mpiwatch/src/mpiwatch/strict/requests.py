@@ -35,7 +35,7 @@ class StrictRequest(PolledRequest):
     def __del__(self) -> None:
         if getattr(self, "is_own", False):  # not if making it has failed
             noted = _requests.pop(id(self), None)
-            if noted is not None:  # else it was reported when its function ended
+            if noted is not None and self:  # it was not reported when its function ended, and is not complete
                 _dropped.append(self.copy())
         super().__del__()
 
@@ -56,6 +56,11 @@ class StrictRequest(PolledRequest):
 
     def __bool__(self) -> bool:
         return self.call is not None or RawRequest.__bool__(self)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a wait for any of several requests can complete it."""
+        return bool(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RawRequest) or bool(self) != bool(other):
@@ -133,10 +138,11 @@ class StrictRequest(PolledRequest):
     def testany(
         cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None
     ) -> tuple[int, bool, Any | None]:
-        for index, request in enumerate(requests):
-            if request and request.Get_status():
-                return index, True, request.test(status)[1]
-        return MPI.UNDEFINED, not any(requests), None
+        active = _active(requests)
+        for index in active:
+            if requests[index].Get_status():
+                return index, True, requests[index].test(status)[1]
+        return MPI.UNDEFINED, not active, None
 
     @classmethod
     def Testsome(
@@ -148,10 +154,16 @@ class StrictRequest(PolledRequest):
     def testsome(
         cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
-        if not any(requests):
+        active = _active(requests)
+        if not active:
             return None, None
-        done = [index for index, request in enumerate(requests) if request and request.Get_status()]
+        done = [index for index in active if requests[index].Get_status()]
         return done, _ended([requests[index] for index in done], statuses)
+
+
+def _active(requests: Sequence[MPI.Request]) -> list[int]:
+    """Return which of these requests a wait for any can complete: persistent ones only once started."""
+    return [index for index, request in enumerate(requests) if getattr(request, "is_active", request)]
 
 
 def _test(request: Any, status: MPI.Status | None) -> tuple[bool, Any | None]:
@@ -197,6 +209,11 @@ class StrictPrequest(StrictRequest, RawPrequest):
     def __bool__(self) -> bool:
         return not self.is_freed
 
+    @property
+    def is_active(self) -> bool:
+        """Whether a wait for any of several requests can complete it: only once it is started."""
+        return self.call is not None if self.start is not None else self.was_started
+
     def copy(self) -> StrictRequest:
         copy = StrictPrequest(None, self.start, self.operation, self.place)
         copy.call, copy.was_started, copy.is_freed = self.call, self.was_started, self.is_freed
@@ -208,8 +225,11 @@ class StrictPrequest(StrictRequest, RawPrequest):
             add(Category.REQUEST_LIFECYCLE, text, self.place)
         if self.is_freed or self.call is not None:
             raise MPI.Exception(MPI.ERR_REQUEST)
-        assert self.start is not None
-        self.call, self.was_started = self.start(), True
+        self.was_started = True
+        if self.start is None:  # of a communicator that is not watched
+            RawPrequest.Start(self)
+            return
+        self.call = self.start()
         requests.track_started(self)
 
     @classmethod

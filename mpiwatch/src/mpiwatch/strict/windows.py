@@ -179,7 +179,7 @@ class StrictWin(NotedWin):
         if isinstance(datatype, str):
             datatype = MPI.Datatype.fromcode(datatype)
         if datatype is None:
-            return ((first, first + count * message.buffer.itemsize),)
+            return ((first, first + count * getattr(message.buffer, "itemsize", 1)),)
         return memory.bytes_of(datatype, count, first)
 
     def _issue(self, target: int = -1) -> None:
@@ -313,6 +313,9 @@ add_methods(StrictWin, ("Put", "Get", "Accumulate"), "_access", NotedWin)
 add_methods(StrictWin, ("Lock", "Lock_all"), "_lock", NotedWin, by_name=True)
 _FLUSHES = "Flush", "Flush_all", "Flush_local", "Flush_local_all"
 add_methods(StrictWin, (*_FLUSHES, "Unlock", "Unlock_all"), "_complete", NotedWin)
-_AT_ONCE = "Rput", "Rget", "Raccumulate", "Get_accumulate", "Fetch_and_op", "Compare_and_swap"
+_AT_ONCE = (
+    *("Rput", "Rget", "Raccumulate", "Get_accumulate", "Rget_accumulate", "Fetch_and_op"),
+    "Compare_and_swap",
+)
 add_methods(StrictWin, _AT_ONCE, "_access_at_once", NotedWin, by_name=True)
 like(StrictWin, RawWin)
