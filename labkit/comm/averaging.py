@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Number
 
 import numpy as np
 from mpi4py import MPI
@@ -219,6 +220,6 @@ def _fault(gradient: np.ndarray, samples: float) -> str | None:
         return f"expected a flat, contiguous gradient, got shape {gradient.shape}, {contiguous}"
     if not gradient.flags.writeable:
         return "expected a writable gradient, got a read-only one"
-    if not (np.isfinite(samples) and samples >= 0):
-        return f"expected 0 or more samples, got {samples}"
+    if not isinstance(samples, Number) or not (np.isfinite(samples) and samples >= 0):
+        return f"expected 0 or more samples, got {samples!r}"
     return None

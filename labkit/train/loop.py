@@ -422,6 +422,8 @@ def local_sgd(
     fault = None
     if every < 1 or epochs < 1:
         fault = f"expected every ≥ 1 and epochs ≥ 1, got {every} and {epochs}"
+    elif isinstance(algorithm, Averaging) and (algorithm.aggregate == "sum" or algorithm.compress != "none"):
+        fault = f"expected an algorithm that averages parameters, without compression, got {algorithm}"
     elif settings != expected:
         fault = f"expected (epochs, lr, every, model) = {expected} as on rank 0, got {settings}"
     raise_together(comm, fault)

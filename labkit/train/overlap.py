@@ -325,8 +325,9 @@ class BucketQueue:
                     self._awake.clear()  # before going on, so that no later wake-up is lost
                     try:
                         busy = self._go_on()
-                    except BaseException as error:  # raised by `wait_for`
+                    except BaseException as error:  # raised by `wait_for`; until then, no job goes on
                         self._error = error
+                        return
                     if busy:
                         self._awake.set()
             if busy:

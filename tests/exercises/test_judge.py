@@ -261,3 +261,10 @@ def test_each_part_of_an_exercise_has_the_first_finding_on_it() -> None:
     assert several.share_of_points(verdict) == 0.5
     assert several.right_parts(verdict) == "Right: goes on. Not yet: begins, ends."
     assert several.share_of_points(Verdict(False, "it raises an error")) == 0
+
+
+def test_what_a_function_prints_in_a_case_is_shown_once() -> None:
+    """Without ranks, the check calls it twice in each case."""
+    prints = "def linear_backward(dy, x, w):\n    print('first')\n    print('second')\n    return dy"
+    (found,) = corpus.submit("linear_backward", prints)
+    assert found.printed == "first\nsecond\n"

@@ -248,7 +248,7 @@ def check_a_gradient_that_cannot_be_averaged_is_an_error_on_every_rank(comm: MPI
         said = error_on_every_rank(comm, lambda g=gradient: average(comm, g, 1))
         assert f"rank {last}: expected" in said and words in said, said
         np.testing.assert_array_equal(gradient, before)
-    for samples in (0, -1, float("nan")):
+    for samples in (0, -1, float("nan"), None):
         gradient = np.ones(2, np.float32)
         said = error_on_every_rank(comm, lambda s=samples, g=gradient: average(comm, g, s))
         assert "samples" in said, said

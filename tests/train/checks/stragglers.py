@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from time import perf_counter, sleep, thread_time
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from labkit.comm import EmulatedComm
+from labkit.comm import ALGORITHMS, EmulatedComm
 from labkit.data import contiguous, linear, local_batches, strided
 from labkit.nn import Model, linear_regression, mlp
 from labkit.train import Batches, Callback, Step, Straggler, Timeline, local_sgd, speeds, train
@@ -122,6 +124,11 @@ def check_local_sgd_equals_train_only_if_it_averages_after_each_step(comm: MPI.I
     assert comm.size == 1 or np.abs(apart.params - in_step.params).max() > 1e-5
     wrong = partial(local_sgd, comm, apart, batches, epochs=1, lr=0.1, every=comm.rank)
     assert "every" in error_on_every_rank(comm, wrong)
+    adding = partial(local_sgd, comm, apart, batches, epochs=1, lr=0.1, every=1)
+    unfit: list[dict[str, Any]] = [{"aggregate": "sum"}, {"compress": "float16"}]
+    for options in unfit:
+        wrong = partial(adding, algorithm=replace(ALGORITHMS["mpi"], **options))
+        assert "averages parameters" in error_on_every_rank(comm, wrong)
 
 
 def check_jitter_is_seeded_and_bounded(comm: MPI.Intracomm) -> None:
