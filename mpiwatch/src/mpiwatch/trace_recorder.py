@@ -608,14 +608,14 @@ def _record_starts(requests: Sequence[Any], frame: FrameType, start: Callable[[]
         start()
         return
     line = active.line(frame)
-    noted = [_begin_start(active, request, line) for request in requests]
+    begun = [_begin_start(active, request, line) for request in requests]
     try:
         start()
     except BaseException as error:
-        for call in filter(None, noted):
-            call.fail(error)
+        for noted in filter(None, begun):
+            noted.fail(error)
         raise
-    for request, call in zip(requests, noted, strict=True):
+    for request, call in zip(requests, begun, strict=True):
         if call is not None:
             active.log.request(call.row, call.number)
             call.end()
