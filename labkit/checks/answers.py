@@ -79,6 +79,8 @@ def single_imports(node: Import) -> list[Import]:
 
 def against_task(text: str, exercise: Exercise) -> str:
     """Return what the task rules out and an answer does, though its results are right; empty if nothing."""
+    if not (exercise.without_loops or exercise.must_use):
+        return ""
     tree = parsed(text)
     parts = [] if tree is None else _parts_used(tree, exercise.name)
     nodes = [node for part in parts for node in ast.walk(part)]
@@ -100,8 +102,8 @@ def against_task(text: str, exercise: Exercise) -> str:
 def _parts_used(tree: ast.Module, name: str) -> list[ast.stmt]:
     """Return the last statement that defines a name, and those of the names that it uses, and so on.
 
-    A function that is called uses the last definitions in the cell, any other statement those above it. A
-    function's own variables are no names of the cell.
+    What a function uses when it is called are the last definitions in the cell; what a statement itself uses,
+    those above it. A function's own variables are no names of the cell.
     """
     bound = [bound_names(ast.Module([node], [])) for node in tree.body]
     used: list[ast.stmt] = []
@@ -113,12 +115,24 @@ def _parts_used(tree: ast.Module, name: str) -> list[ast.stmt]:
             continue
         part = tree.body[number]
         used.append(part)
-        is_called = isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        table = symtable.symtable(ast.unparse(part), "<cell>", "exec")
-        names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
-        for other in names | global_names(table):
-            waiting.append((other, len(tree.body) if is_called else number))
+        now, later = _names_in(part)
+        waiting += [*((each, number) for each in now), *((each, len(tree.body)) for each in later)]
     return used
+
+
+def _names_in(part: ast.stmt) -> tuple[set[str], set[str]]:
+    """Return the names of the cell that a statement uses, and those that its functions use when called."""
+    try:
+        table = symtable.symtable(ast.unparse(part), "<cell>", "exec")
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ):  # of some texts, `unparse` cannot write one
+        return set(), {node.id for node in ast.walk(part) if isinstance(node, ast.Name)}
+    now = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
+    return now, global_names(table)
 
 
 def global_names(table: symtable.SymbolTable) -> set[str]:

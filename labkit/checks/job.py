@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 import faulthandler
 import functools
-import io
 import itertools
 import json
 import linecache
@@ -267,6 +266,19 @@ class _Printed:
         return getattr(self.stream, name)
 
 
+class _Silent:
+    """A stream that drops what is written; otherwise, it is the one that it stands for."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
 def _call_on_case(
     function: Callable[..., Any], number: int, cases: list[Case], task: dict[str, Any], ranks: _OneProcess
 ) -> dict[str, Any] | None:
@@ -287,7 +299,8 @@ def _call_on_case(
             ranks.results.append((result, packed))
             before = packed
             arguments = copy.deepcopy(case.arguments[0])
-            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):  # the first call has printed
+            silent: Any = _Silent(sys.stdout), _Silent(sys.stderr)
+            with redirect_stdout(silent[0]), redirect_stderr(silent[1]):  # the first call has printed
                 packed = pack(function(*arguments))  # what counts: it must not depend on an earlier call
             if json.dumps(packed) != json.dumps(before):  # as text: nan is not equal to itself
                 faults.append(Fault("state", OTHER_RESULT, ""))

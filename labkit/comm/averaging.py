@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from numbers import Number
 
 import numpy as np
 from mpi4py import MPI
@@ -220,6 +219,7 @@ def _fault(gradient: np.ndarray, samples: float) -> str | None:
         return f"expected a flat, contiguous gradient, got shape {gradient.shape}, {contiguous}"
     if not gradient.flags.writeable:
         return "expected a writable gradient, got a read-only one"
-    if not isinstance(samples, Number) or not (np.isfinite(samples) and samples >= 0):
+    is_number = np.ndim(samples) == 0 and np.asarray(samples).dtype.kind in "biuf"
+    if not is_number or not (np.isfinite(samples) and samples >= 0):
         return f"expected 0 or more samples, got {samples!r}"
     return None

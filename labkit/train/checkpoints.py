@@ -40,8 +40,8 @@ class Checkpoints:
     """Write checkpoints to a file during a run, and resume a run from it: give it to `train`.
 
     Write one after every `every_steps` steps (0: never), on SIGUSR1, and on SIGTERM, which then ends the
-    run with a CollectiveError on every rank. The ranks agree on signals once per step, by an Allreduce of
-    eight bytes. The previous content of `file` stays until the new one is whole. Only rank 0 writes and reads
+    run with a CollectiveError on every rank. The ranks agree on signals once per step, by an allreduce of
+    a number. The previous content of `file` stays until the new one is whole. Only rank 0 writes and reads
     it. If writing fails, for example because the disk is full, rank 0 says so and the run goes on: it has
     lost nothing yet. A run whose weights are no longer finite keeps its last checkpoint.
 

@@ -124,7 +124,8 @@ CORRECT = {
         "for request in requests:\n    request.Free()\n"
         "mine = MPI.COMM_SELF.Send_init(np.ones(1), 0)\n"
         "other = MPI.COMM_SELF.Irecv(np.empty(1), 0)\n"
-        "mine.Start()\nmine.Wait()\nother.Wait()\nmine.Free()\n"
+        "mine.Start()\nassert MPI.Request.Waitany([mine]) == 0\nother.Wait()\n"
+        "assert MPI.Request.Waitany([mine]) == MPI.UNDEFINED\nmine.Free()\n"
         "print('all is well')\n",
         "all is well",
     ),

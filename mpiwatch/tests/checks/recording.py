@@ -194,7 +194,8 @@ def check_a_start_that_raises_an_error_is_recorded_as_failed(comm: MPI.Intracomm
         with contextlib.suppress(ValueError, BufferError):
             world.Isendrecv(unfit, world.rank, 15, np.empty(4), world.rank, 15)
 
-    *_, sent, received = recorded(fail).events
+    *events, sent, received = recorded(fail).events
+    assert [each.has_failed for each in events if each.operation == "Recv_init"][:2] == [False, True], events
     assert (sent.kind, received.kind) == (trace.Kind.START_SEND, trace.Kind.START_RECEIVE)
     assert sent.has_failed and received.has_failed, (sent, received)
 
@@ -253,10 +254,13 @@ def check_texts_that_threads_add_at_once_keep_their_numbers(comm: MPI.Intracomm)
                 log.text(text)
 
         threads = [threading.Thread(target=add, args=(own,)) for own in texts]
+        interval_s = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        sys.setswitchinterval(interval_s)
         for own in texts:
             for text in own:
                 log.note(trace.Kind.PART, 0, text, "", 0.0)

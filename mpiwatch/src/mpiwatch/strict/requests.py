@@ -170,7 +170,10 @@ def _test(request: Any, status: MPI.Status | None) -> tuple[bool, Any | None]:
     """Do a request's test, which is not counted."""
     call = _call_of(request)
     if call is None:
-        return RawRequest.test(request, status)
+        is_complete, received = RawRequest.test(request, status)
+        if is_complete and isinstance(request, StrictPrequest):
+            request.is_started = False
+        return is_complete, received
     if not call.advance():
         return False, None
     request.call = None
@@ -193,7 +196,7 @@ def _ended(requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None) -
 class StrictPrequest(StrictRequest, RawPrequest):
     """A persistent request: each start makes a new call. Without one, its handle is MPI.REQUEST_NULL's."""
 
-    __slots__ = ("is_freed", "operation", "place", "start", "was_started")
+    __slots__ = ("is_freed", "is_started", "operation", "place", "start", "was_started")
 
     def __init__(
         self,
@@ -205,6 +208,7 @@ class StrictPrequest(StrictRequest, RawPrequest):
         super().__init__(request)
         self.start, self.operation, self.place = start, operation, place
         self.was_started = self.is_freed = False
+        self.is_started = False  # of a communicator that is not watched, and not complete
 
     def __bool__(self) -> bool:
         return not self.is_freed
@@ -212,7 +216,7 @@ class StrictPrequest(StrictRequest, RawPrequest):
     @property
     def is_active(self) -> bool:
         """Whether a wait for any of several requests can complete it: only once it is started."""
-        return self.call is not None if self.start is not None else self.was_started
+        return self.call is not None or self.is_started
 
     def copy(self) -> StrictRequest:
         copy = StrictPrequest(None, self.start, self.operation, self.place)
@@ -228,6 +232,7 @@ class StrictPrequest(StrictRequest, RawPrequest):
         self.was_started = True
         if self.start is None:  # of a communicator that is not watched
             RawPrequest.Start(self)
+            self.is_started = True
             return
         self.call = self.start()
         requests.track_started(self)
