@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -149,7 +150,10 @@ def draw(out: Path, rows: list[Epoch], steps: list[Step], about: dict[str, Any])
     from labkit.plots import losses, timeline
     from labkit.plots.style import save
 
-    local = [[row.local_loss for row in rows if row.rank == rank] for rank in range(about["ranks"])]
+    # After a resume on another number of ranks, some ranks have no earlier epochs.
+    loss_of = {(row.rank, row.epoch): row.local_loss for row in rows}
+    epochs = range(1, 1 + max(row.epoch for row in rows))
+    local = [[loss_of.get((rank, epoch), math.nan) for epoch in epochs] for rank in range(about["ranks"])]
     save(out / "loss.png", losses(local, [row.global_loss for row in rows if row.rank == 0]))
     slowed = [*([about["links"]] if "links" in about else []), *about["settings"]["bottleneck"]]
     first = max(1, steps[-1].number - STEPS_DRAWN + 1)
