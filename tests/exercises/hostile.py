@@ -49,7 +49,7 @@ class Attack(NamedTuple):
     cell: str = ""
     body: str = "pass"
     result: str = "0"
-    words: str = ""  # which must stand in the finding
+    words: str = ""  # which must stand in the finding; with | between them, one of several
     possible: str = ""  # without namespaces: which of the words above; empty if it is prevented there, too
     exercise: str = ALONE
 
@@ -192,7 +192,7 @@ ATTACKS: dict[str, Attack] = {
     "starts 700 processes": Attack(
         "import os, time",
         "for _ in range(700):\n    if os.fork() == 0: time.sleep(30); os._exit(0)",
-        words="BlockingIOError",
+        words="BlockingIOError|it starts processes without end",  # whichever limit is noticed first
         possible=NUMBERS,
     ),
     "starts 700 processes in user namespaces": Attack(
@@ -208,7 +208,7 @@ ATTACKS: dict[str, Attack] = {
         "        os._exit(0)\n"
         "    os.wait()\n"
         "os.close(ends[1]); os.set_blocking(ends[0], False); raise OSError(os.read(ends[0], 15))",
-        words="BlockingIOError",
+        words="BlockingIOError|it starts processes without end",  # whichever limit is noticed first
         possible=NUMBERS,
     ),
     "opens 1,000 files": Attack(

@@ -179,7 +179,7 @@ def test_an_attack_does_not_pass(name: str, sandboxed: bool, outside: Path, port
     if attack.words.startswith("!"):
         assert attack.words[1:] not in found.printed
     else:
-        assert attack.words in found.finding, found
+        assert any(words in found.finding for words in attack.words.split("|")), found
     assert len(found.finding) <= judge.MOST_WORDS
     assert SECRET not in found.finding + found.printed
     assert [path.name for path in outside.iterdir()] == ["answers"]
