@@ -14,15 +14,19 @@ class ChildError(RuntimeError):
     """A child that failed, or that had to be ended at its deadline."""
 
 
-def start_child(command: Sequence[str], *, remove: str = "", **options: Any) -> subprocess.Popen[Any]:
+def start_child(
+    command: Sequence[str], *, remove: str = "", supervisors_s: float = 0.0, **options: Any
+) -> subprocess.Popen[Any]:
     """Start a command that ends with this process, together with all processes that it starts.
 
     That holds even if SIGKILL ends this process, which also removes the folder `remove`. The child reads
     nothing and has a session of its own: Ctrl-C reaches this process alone, which then ends the child in
-    order. `options` are those of `subprocess.Popen`.
+    order. `supervisors_s`: how long supervisors that the child has started have to clean up after it.
+    `options` are those of `subprocess.Popen`.
     """
     apart = {"stdin": subprocess.DEVNULL, "start_new_session": True}
-    return subprocess.Popen([*supervised(remove=remove), *command], **{**apart, **options})
+    supervisor = supervised(remove=remove, supervisors_s=supervisors_s)
+    return subprocess.Popen([*supervisor, *command], **{**apart, **options})
 
 
 def run_child(

@@ -284,7 +284,8 @@ def test_a_second_signal_does_not_interrupt_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not LINUX, reason="elsewhere no system tells of orphans")
-def test_a_supervisor_below_has_time_to_remove_a_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("above", ["of engines", "of JupyterLab"])
+def test_a_supervisor_below_has_time_to_remove_a_folder(tmp_path: Path, above: str) -> None:
     """As that of a check's files, when the engines end of which one has made the check."""
     folder = tmp_path / "check"
     folder.mkdir()
@@ -294,7 +295,8 @@ def test_a_supervisor_below_has_time_to_remove_a_folder(tmp_path: Path) -> None:
     engine = (
         f"import os, subprocess; subprocess.run([*{below}, str(os.getpid()), 'sh', '-c', 'echo; sleep 60'])"
     )
-    words = [*cluster_supervisor.supervised("engines"), sys.executable, "-c", engine]
+    of_engines, of_jupyterlab = cluster_supervisor.supervised("engines"), supervised(0.5, supervisors_s=5.0)
+    words = [*(of_engines if above == "of engines" else of_jupyterlab), sys.executable, "-c", engine]
     environment = {**os.environ, "IPP_PROFILE_DIR": str(tmp_path), "IPP_CLUSTER_ID": ""}
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE) as job:
         assert job.stdout and job.stdout.readline() == b"\n"

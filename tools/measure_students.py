@@ -30,6 +30,7 @@ import psutil
 from jupyter_client.blocking.client import BlockingKernelClient
 
 from labkit import jupyter_server
+from labkit.cli import lab
 from labkit.exercises import catalogue
 from mpiwatch.processes import supervised
 
@@ -66,7 +67,7 @@ class Student:
         options = [f"--ServerApp.root_dir={home}", "--ServerApp.log_level=ERROR", "--no-browser"]
         options += ["--KernelManager.transport=ipc", "--allow-root"]
         command = [
-            *supervised(remove=own["JUPYTER_RUNTIME_DIR"]),
+            *supervised(remove=own["JUPYTER_RUNTIME_DIR"], supervisors_s=lab.ENGINES_S),
             *jupyter_server.command("jupyterlab.labapp"),
             *options,
         ]

@@ -33,6 +33,7 @@ FIRST_LINE_S = 20.0  # until a line says what this command waits for; each furth
 LOOK_S = 1.0  # between two looks at what JupyterLab does
 POLL_S = 0.1  # until JupyterLab answers
 END_POLL_S = 1.0  # until it ends, for hours
+ENGINES_S = 5.0  # for the supervisors of engines and checks to clean up after JupyterLab, on a busy machine
 PAGE_S = 60.0  # for writing the start page anew
 LAST_LINES = 20  # of the log, shown if JupyterLab fails
 LOG = "jupyterlab.log"
@@ -73,6 +74,7 @@ class JupyterLab:
             return start_child(
                 [*JUPYTERLAB, *options],
                 remove=str(self._folder),
+                supervisors_s=ENGINES_S,
                 env={**os.environ, **variables},
                 stdout=log,
                 stderr=subprocess.STDOUT,

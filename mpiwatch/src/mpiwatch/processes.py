@@ -2,12 +2,12 @@
 
 It is run by path, too:
 
-    python processes.py GRACE [--remove FOLDER] STARTER COMMAND [ARGUMENT …]
+    python processes.py GRACE SUPERVISORS [--remove FOLDER] STARTER COMMAND [ARGUMENT …]
 
 is a supervisor: it runs a command until that or the process STARTER has ended, then ends everything that the
 command has started and removes what killed ranks leave behind. GRACE is how many seconds the command has
-after SIGTERM to clean up; then SIGKILL ends all that is left of it. FOLDER is removed if STARTER has ended,
-and so cannot do it.
+after SIGTERM to clean up, and SUPERVISORS how many the supervisors below it have then; SIGKILL ends all that
+is left. FOLDER is removed if STARTER has ended, and so cannot do it.
 
 On Linux the kernel makes it reliable: orphans of the command become children of this process
 (PR_SET_CHILD_SUBREAPER), and the command gets a signal if this process itself is killed (PR_SET_PDEATHSIG).
@@ -493,14 +493,14 @@ PR_SET_CHILD_SUBREAPER = 36  # from <sys/prctl.h>
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def supervised(grace_s: float = GRACE_S, *, remove: str = "") -> list[str]:
+def supervised(grace_s: float = GRACE_S, *, remove: str = "", supervisors_s: float = 0.0) -> list[str]:
     """Return the first words of a command line; the command that follows ends with this process.
 
-    After SIGTERM it has `grace_s` seconds to clean up. The folder `remove` is removed after it if this
-    process has ended by then.
+    After SIGTERM it has `grace_s` seconds to clean up, and then the supervisors that it has started have
+    `supervisors_s`. The folder `remove` is removed after it if this process has ended by then.
     """
     options = ["--remove", remove] if remove else []
-    return run_by_path(__file__, str(grace_s), *options, str(os.getpid()))
+    return run_by_path(__file__, str(grace_s), str(supervisors_s), *options, str(os.getpid()))
 
 
 def run_by_path(file: str, *arguments: str) -> list[str]:
@@ -741,7 +741,7 @@ def main(arguments: list[str]) -> int:
     if arguments[0] == SWEEP:
         sweep_after([int(pid) for pid in arguments[1:]])
         return 0
-    grace_s, *arguments = arguments
+    grace_s, supervisors_s, *arguments = arguments
     folders = []
     if arguments[0] == "--remove":
         _, folder, *arguments = arguments
@@ -751,7 +751,9 @@ def main(arguments: list[str]) -> int:
     def left_files(pid: int, stopped: bool) -> list[str]:
         return [] if alive(starter) else folders  # a starter that lives shows what the log in a folder says
 
-    return supervise(command, starter, float(grace_s), end_signal(command[0]), left_files) or 0
+    death_signal = end_signal(command[0])
+    waits_s = float(grace_s), float(supervisors_s)
+    return supervise(command, starter, waits_s[0], death_signal, left_files, supervisors_s=waits_s[1]) or 0
 
 
 if __name__ == "__main__":
