@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import ipyparallel as ipp
 import pytest
 
 from mpiwatch import launch
 from mpiwatch.processes import is_mpich
-from tests.cluster_fixtures import Kernel, Start, World, clusters
+from tests.cluster_fixtures import Kernel, Start, World, clusters, wait_until
 
 pytestmark = pytest.mark.clusters
 
@@ -104,10 +105,27 @@ def test_a_notebook_on_the_parallel_magics(kernel: Kernel) -> None:
     run(kernel, MAGICS)
 
 
+def wait_for_registered(world: World, n: int) -> None:
+    """Wait until n engines are registered: a client that connects while one registers never learns of it."""
+
+    def are_registered() -> bool:
+        files = list(world.folder.glob("profile_*/security/ipcontroller-client.json"))
+        if not files:
+            return False
+        client = ipp.Client(str(files[0]))
+        try:
+            return len(client.ids) == n
+        finally:
+            client.close()
+
+    wait_until(are_registered, f"{n} engines are registered", 120)
+
+
 def test_a_notebook_on_a_client_of_engines_that_a_person_has_started(
-    kernel: Kernel, ipcluster: Start
+    world: World, kernel: Kernel, ipcluster: Start
 ) -> None:
     ipcluster("--engines=MPI", "-n", "2")
+    wait_for_registered(world, 2)
     run(kernel, CLIENT)
 
 
@@ -128,8 +146,11 @@ def person(world: World) -> Iterator[Start]:
     yield from clusters(world)
 
 
-def test_connect_and_clients_of_ipyparallel_live_side_by_side(kernel: Kernel, person: Start) -> None:
+def test_connect_and_clients_of_ipyparallel_live_side_by_side(
+    world: World, kernel: Kernel, person: Start
+) -> None:
     person("--engines=MPI", "-n", "1")
+    wait_for_registered(world, 1)
     kernel.run("import ipyparallel as ipp\nmine = ipp.Client()\nmine.wait_for_engines(1)")
     assert "hi 1" in kernel.run("%px print('hi', 1)")
     # connect() of another number leaves that cluster to the client, and brings its own %%px.
