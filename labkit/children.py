@@ -21,7 +21,7 @@ def start_child(
 
     That holds even if SIGKILL ends this process, which also removes the folder `remove`. The child reads
     nothing and has a session of its own: Ctrl-C reaches this process alone, which then ends the child in
-    order. `supervisors_s`: how long supervisors that the child has started have to clean up after it.
+    order. `supervisors_s`: how long nested supervisors have to clean up, in seconds.
     `options` are those of `subprocess.Popen`.
     """
     apart = {"stdin": subprocess.DEVNULL, "start_new_session": True}

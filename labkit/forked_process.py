@@ -36,7 +36,7 @@ def start(
 
     Its standard output is a pipe to this process. `stdin`: a file's number, `subprocess.PIPE` or
     `subprocess.DEVNULL`. `joins_stderr`: its standard error goes to the same pipe as its output. `before`:
-    what stands before `python` if it is started as a new program, for example a supervisor.
+    the words before `python`, such as a supervisor's, if it is started as a new program.
     """
     if address:
         with suppress(OSError):
@@ -53,9 +53,9 @@ def start(
 
 
 class ForkedProcess:
-    """A process that has been forked for the asking one.
+    """A process that another one has forked for this process.
 
-    It is killed when the asking process, or this object, is gone.
+    It is killed when this process ends, or when this object is deleted.
     """
 
     def __init__(  # noqa: PLR0917 (as `start`)

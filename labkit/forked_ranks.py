@@ -151,7 +151,7 @@ class ForkedRanks:
         self._has_killed = True
         self.send_signal(signal.SIGKILL)
 
-    terminate = kill  # in a deadlock, a rank with a handler of SIGTERM would never call it
+    terminate = kill  # a Python handler of SIGTERM never runs in a rank that is stuck inside MPI
 
     def _note_ends(self) -> None:
         """Note which ranks have ended; end the others if one has ended without MPI_Finalize."""
@@ -171,7 +171,7 @@ class ForkedRanks:
                 self._end_others(code)
 
     def _end_others(self, code: int) -> None:
-        """End the others, as mpiexec does, after a rank that ended with this code, without MPI_Finalize."""
+        """End the other ranks, as mpiexec does when a rank ends with this code before MPI_Finalize."""
         if code:
             self.kill()
         else:

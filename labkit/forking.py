@@ -44,8 +44,8 @@ FORWARDED = (
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT),
 )
 HEAD = struct.Struct("=II")  # of a request: its length, and the number of its files
-# Of a reply: first the pid of the new process, and at its end its exit code, or minus the signal. Meanwhile
-# who has asked may send signals for it, one byte each.
+# Of a reply. There are two: the pid of the new process, and when it ends, its exit code or minus the signal.
+# In between, the process that asked may send signals for it, one byte each.
 STATUS = struct.Struct("=i")
 FILES_AT_ONCE = 250  # Linux sends up to 253 files with one message
 
@@ -80,10 +80,10 @@ RETRY_S = 0.05
 def serve(starter: int = 0) -> list[str]:  # noqa: PLR0915 (one loop)
     """Fork a process for each request; return in the new process, with its module and arguments.
 
-    Requests come from stand-ins, which want a rank. With `starter`, they come from
-    `labkit.forked_process.start`, and only the process `starter` may ask, and the processes that it has got:
-    judges. Code of students, which runs below these, may not. The listener is this program's standard input.
-    Call it in a process that has one thread and has not initialised MPI. It never returns there.
+    Without `starter`, stand-ins ask for ranks. With it, `labkit.forked_process.start` asks for processes, and
+    only in the process `starter` and in the judges that it has started. Students' code, which runs below the
+    judges, gets no process. The listener is this program's standard input. Call it in a process that has one
+    thread and has not initialised MPI. It never returns there.
     """
     import gc  # noqa: PLC0415  (a stand-in does without)
 
@@ -94,10 +94,10 @@ def serve(starter: int = 0) -> list[str]:  # noqa: PLR0915 (one loop)
     gc.freeze()  # the collector of a rank does not write to objects, and so they stay shared
     me, woken, wake = os.getpid(), child_ends(), file_that_wakes()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher
-    stand_ins: dict[int, socket.socket] = {}  # connections to those that have asked, by the new process's pid
+    stand_ins: dict[int, socket.socket] = {}  # connections to the processes that asked, by the new pid
     asked_by_starter: set[int] = set()
     listening = [socket.socket(fileno=os.dup(0))]  # the listener, until it is closed
-    ranks_to_come = 0  # below zero, it is never closed
+    ranks_to_come = 0  # negative if the number is not known; then the listener stays open
     with open(os.devnull, "rb") as devnull:
         os.dup2(devnull.fileno(), 0)  # so `listening` holds the last copy of the listener
     are_ends_to_pass_on = False
@@ -317,7 +317,7 @@ def main(arguments: list[str]) -> NoReturn:
         pid_bytes = connection.recv(STATUS.size, socket.MSG_WAITALL)
         end_bytes = connection.recv(STATUS.size, socket.MSG_WAITALL)
     if not pid_bytes and os.getppid() == parent:
-        # There is no rank, and mpiexec waits for one: become it. If mpiexec has been killed, nobody waits.
+        # No rank was forked, and mpiexec still waits for one: become the rank.
         os.execv(sys.executable, alone)
     code = STATUS.unpack(end_bytes)[0] if end_bytes else -signal.SIGKILL
     if exits and end_bytes:
@@ -335,8 +335,8 @@ def request_for(
 ) -> dict[str, Any]:
     """Return a request for a process that runs `python -m WORDS` in this directory.
 
-    `files`: the numbers that the files which are sent with the request get there. `ranks`: how many ranks the
-    world has that the process belongs to; 0 if it is no rank.
+    `files`: the file descriptors that the new process gets, in the order in which the files are sent.
+    `ranks`: the size of the process's world; 0 if the process is not a rank.
     """
     return {
         "ranks": ranks,

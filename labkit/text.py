@@ -14,7 +14,7 @@ _COLUMNS_OF_A_TABLE = re.compile(r"\S {2,}\S")
 
 
 def lines_of(code: str) -> list[str]:
-    """Return the lines of a Python text, as Python counts them: `splitlines` knows more ends of lines."""
+    """Return the lines of a Python text as Python counts them; `splitlines` breaks at more characters."""
     return re.split(r"\r\n?|\n", code)
 
 

@@ -28,7 +28,7 @@ from mpiwatch import processes
 
 DEADLINE_S = 150.0  # longer than that of connect(), whose error then says what it waited for
 SWEPT_S = 40.0  # for a supervisor to remove what its killed ranks have left
-ENDED_S = 10.0  # for supervisors to end all processes of a test, unless the test has killed the supervisors
+ENDED_S = 10.0  # for supervisors to end all processes of a test; the test may have killed the supervisors
 Start = Callable[..., "subprocess.Popen[str]"]  # the fixture `ipcluster`
 # Say something to each port as a client without a key, listen to all of them, and print what comes back.
 STRANGER = """import sys, zmq

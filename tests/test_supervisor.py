@@ -286,7 +286,7 @@ def test_a_second_signal_does_not_interrupt_the_end(tmp_path: Path) -> None:
 @pytest.mark.skipif(not LINUX, reason="elsewhere no system tells of orphans")
 @pytest.mark.parametrize("above", ["of engines", "of JupyterLab"])
 def test_a_supervisor_below_has_time_to_remove_a_folder(tmp_path: Path, above: str) -> None:
-    """As that of a check's files, when the engines end of which one has made the check."""
+    """The supervisor of a check's files is below that of the engines, and both are below JupyterLab's."""
     folder = tmp_path / "check"
     folder.mkdir()
     for number in range(3000):  # so that their removal takes longer than a kill

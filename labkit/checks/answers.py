@@ -102,8 +102,8 @@ def against_task(text: str, exercise: Exercise) -> str:
 def _parts_used(tree: ast.Module, name: str) -> list[ast.stmt]:
     """Return the last statement that defines a name, and those of the names that it uses, and so on.
 
-    What a function uses when it is called are the last definitions in the cell; what a statement itself uses,
-    those above it. A function's own variables are no names of the cell.
+    When a function is called, it sees the last definition of a name in the cell; a statement sees the last
+    one above it. A function's local variables do not count.
     """
     bound = [bound_names(ast.Module([node], [])) for node in tree.body]
     used: list[ast.stmt] = []
@@ -121,15 +121,11 @@ def _parts_used(tree: ast.Module, name: str) -> list[ast.stmt]:
 
 
 def _names_in(part: ast.stmt) -> tuple[set[str], set[str]]:
-    """Return the names of the cell that a statement uses, and those that its functions use when called."""
+    """Return the names that a statement uses when it runs, and those that its functions use when called."""
     try:
         table = symtable.symtable(ast.unparse(part), "<cell>", "exec")
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ):  # of some texts, `unparse` cannot write one
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        # `ast.unparse` fails for some f-strings and for very long expressions.
         return set(), {node.id for node in ast.walk(part) if isinstance(node, ast.Name)}
     now = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
     return now, global_names(table)

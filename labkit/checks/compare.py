@@ -88,7 +88,7 @@ def _arrays(  # noqa: PLR0911 (a return for each difference)
         wrong = _wrong(got, expected, _tolerance(tolerance, expected.dtype))
         if wrong.any() and _is_rounded(got, expected):
             return f"{name} has dtype {got.dtype}, expected {expected.dtype}: digits are lost"
-    elif expected.dtype.kind in NUMBER_KINDS or got.dtype.kind in NUMBER_KINDS:  # and the other is not
+    elif expected.dtype.kind in NUMBER_KINDS or got.dtype.kind in NUMBER_KINDS:  # but not both
         return f"{name} has dtype {got.dtype}, expected {expected.dtype}"
     else:
         wrong = np.asarray(got != expected)
@@ -120,7 +120,7 @@ def _both(got: Any, expected: Any) -> str:
 
 
 def _wrong(got: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return where two arrays of numbers differ; integers exactly. NaN and infinity equal themselves."""
+    """Return where two arrays of numbers differ. Integers must be equal. NaN equals NaN, infinity itself."""
     if got.dtype.kind in "iub" and expected.dtype.kind in "iub":
         return np.asarray(got != expected)
     with np.errstate(all="ignore"):

@@ -45,11 +45,8 @@ def finding(  # noqa: PLR0911 (a return for each kind)
         number, rank, error = min(failed, key=lambda failure: failure[:2])
         return where(number, rank) + _error(error, lines)
     if run.excess:
-        return (
-            f"it {run.excess}"
-            if run.excess == TOO_MUCH
-            else f"it {run.excess}. Look for a loop that does not end"
-        )
+        advice = "" if run.excess == TOO_MUCH else ". Look for a loop that does not end"
+        return f"it {run.excess}{advice}"
     if run.is_complete:
         return None
     begun = max((record["begin"] for _, record in records if "begin" in record), default=-1)

@@ -32,7 +32,7 @@ from labkit.files import atomic_write
 from labkit.forked_ranks import ForkedRanks
 from mpiwatch.processes import GRACE_S, die_with_parent, end_signal, supervise
 
-IMPORTED = (  # by judges and ranks; no module with a reference, which code of students could read
+IMPORTED = (  # by judges and ranks; none with reference solutions, which students' code could read
     *("labkit.comm", "labkit.checks.failures", "labkit.checks.job", "labkit.checks.recording"),
     *("mpiwatch.communicators", "mpiwatch.program"),
 )

@@ -111,7 +111,7 @@ def _answer_requests(folder: Path, task: dict[str, Any], ranks: _OneProcess) -> 
 
 
 def _fresh_module(namespace: dict[str, Any]) -> dict[str, Any]:
-    """Return the names of a new module that holds these: where pickle finds the classes of a cell."""
+    """Return the namespace of a new module with these names, in which pickle finds the cell's classes."""
     module = ModuleType(namespace["__name__"])
     vars(module).update(namespace)
     sys.modules[module.__name__] = module
@@ -267,7 +267,7 @@ class _Printed:
 
 
 class _Silent:
-    """A stream that drops what is written; otherwise, it is the one that it stands for."""
+    """A stream that discards what is written, and otherwise behaves like another stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream

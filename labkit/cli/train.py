@@ -150,7 +150,7 @@ def draw(out: Path, rows: list[Epoch], steps: list[Step], about: dict[str, Any])
     from labkit.plots import losses, timeline
     from labkit.plots.style import save
 
-    # After a resume on another number of ranks, some ranks have no earlier epochs.
+    # If the run was resumed with more ranks, the new ranks have no earlier epochs.
     loss_of = {(row.rank, row.epoch): row.local_loss for row in rows}
     epochs = range(1, 1 + max(row.epoch for row in rows))
     local = [[loss_of.get((rank, epoch), math.nan) for epoch in epochs] for rank in range(about["ranks"])]

@@ -88,7 +88,7 @@ def obtain(n: int, profile: str, hosts: str | None) -> Obtained:
     machines = place(profile).machines_of(n, hosts)
     if kernels_engines is not None and kernels_engines.are_wanted(n, profile, machines):
         return Obtained(kernels_engines.cluster, str(kernels_engines), were_here=True)
-    # Before any lock is taken: it may be in the file of the old one, and is lost when that file is closed.
+    # First: if a new lock is in the same file as the old one, closing the file would release both.
     leave()
     reasons = []
     for cluster in clusters_of_persons(profile):

@@ -127,7 +127,7 @@ class LiveView:
         if not all(seen.values()):
             report = self.ranks.take_snapshot(AGE_S)
             for state in report.ranks if report is not None else ():
-                if seen.get(state.rank) == "":  # it is in this cell, and has not ended it
+                if seen.get(state.rank) == "":  # it takes part in this cell and is not done
                     seen[state.rank] = activity(state)
         for rank, text in seen.items():
             self.doing[rank] = text or self.doing.get(rank, "running")

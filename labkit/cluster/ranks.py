@@ -83,7 +83,7 @@ class Ranks:
         """After a cell that failed on any rank, let all ranks continue on fresh communicators.
 
         Wait until they have, and raise RankDied if a rank does not react. Nothing that a rank sent before
-        reaches the next cell. If a rank is still running something, the communicators wait for its end.
+        reaches the next cell. If a rank is still busy, the communicators are renewed later.
         """
         ended = [future for future in self.sent if future.done()]
         self.sent[:] = [future for future in self.sent if not future.done()]
@@ -99,7 +99,7 @@ class Ranks:
             self.is_renewal_due = True
             raise
         self.check_engines()
-        silent = pending(result)  # first: a rank that answers between these two lines has answered
+        silent = pending(result)  # before the failures, so that none is missed that comes in between
         failed = failures(result)
         if failed or silent:
             why = failed[0].message if failed else "did not respond"
@@ -147,7 +147,7 @@ class Ranks:
         """
         try:
             lines = self.reports.read_bytes()[since:].splitlines(keepends=True)
-        except FileNotFoundError:  # supervisors remove it when the engines have ended
+        except FileNotFoundError:  # a supervisor has removed it, because the engines have ended
             return None
         reports = [Report.from_json(line) for line in lines if line.endswith(b"\n")]
         return next((report for report in reversed(reports) if report.reason is not Reason.INTERRUPTED), None)
@@ -192,7 +192,7 @@ class Ranks:
         return RankDied(f"{cause or f'{ranks_phrase(gone or ranks)} ended'}. {ADVICE}")
 
     def with_pid(self, pid: int) -> list[int]:
-        """Return the ranks that have this process id: on several machines, there may be several."""
+        """Return the ranks with this process id. On several machines, there may be more than one."""
         return [rank for rank, own in self.pids.items() if own == pid]
 
     def last_words(self) -> str:

@@ -34,7 +34,7 @@ from mpiwatch.processes import LINUX, alive, die_with_parent, is_mpich, run_by_p
 
 ENGINE = "labkit.cluster.adapter.engine"  # the program that forks the engines
 GRACE_S = {"controller": 2.0, "engines": 2.0, "job": 35.0}  # from SIGTERM to SIGKILL; ipyparallel has 5 s
-CHECKS_S = 1.5  # then, for the supervisor of a rank's checks to remove their folder
+CHECKS_S = 1.5  # after the engines have ended, for the supervisor of their checks to clean up
 
 
 def supervised(role: str, removes: str = "") -> list[str]:
@@ -175,7 +175,7 @@ def main(arguments: list[str]) -> int:
     if role == "engines":
         guard.insist("leave_job", leave_job)
     death_signal = signal.SIGTERM if role == "job" else processes.end_signal(command[0])
-    is_mpiexec = command[0] != sys.executable  # profiles for other machines start their ranks by a program
+    is_mpiexec = command[0] != sys.executable  # profiles for other machines run a Python program
     if role == "engines" and is_mpiexec and LINUX:
         forking_command = command_that_forks(command)
         if forking_command:

@@ -212,7 +212,7 @@ def _request_class(base: type[MPI.Request]) -> Any:
             if creation:  # a hang report names the line outside this package
                 frame = caller()
                 place = frame.f_code, frame.f_lasti
-                # A recording looks requests up by this very tuple: keep it if it names the place already.
+                # A recording looks up requests by the tuple's id, so keep it if it already names this place.
                 self.made = creation if creation[-2:] == place else (*creation[:-2], *place)
 
         def Wait(self, status: MPI.Status | None = None) -> Literal[True]:

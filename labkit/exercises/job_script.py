@@ -40,8 +40,8 @@ printf '%s\\n' "${0##*/} $*" >> "$RECORD.calls"
 """
 # For sleep, so that a script that kills mpiexec after a minute does so before mpiexec comes to its end.
 SHORT_SLEEP = '#!/bin/bash\nexec "$SLEEP" 0.01\n'
-# Runs the script, notes its end, and waits until mpiexec has come to its end or was killed, ten seconds at
-# most, and three if none was called. If $WARNED is set, sends the script SIGUSR1 when mpiexec runs and the
+# Runs the script, notes its end, and waits until mpiexec has ended or was killed: ten seconds at most, or
+# three if the script never called it. If $WARNED is set, sends the script SIGUSR1 when mpiexec runs and the
 # script catches it, or three seconds after mpiexec's start.
 RUN = """bash "$@" &
 script=$!

@@ -166,7 +166,7 @@ class Timeline(Callback):
     def check(self, state: Mapping[str, np.ndarray], done: int) -> None:
         """Raise ValueError unless `state` has a number for each field of the same steps.
 
-        After a resume on another number of ranks, these are the steps since then.
+        If the number of ranks has changed, the state holds only the steps since the last change.
         """
         names = [field.name for field in fields(Step) if field.name not in WITHOUT_SPANS]
         steps = min(done, MOST, np.size(state.get("number", ())))

@@ -40,8 +40,8 @@ class Checkpoints:
     """Write checkpoints to a file during a run, and resume a run from it: give it to `train`.
 
     Write one after every `every_steps` steps (0: never), on SIGUSR1, and on SIGTERM, which then ends the
-    run with a CollectiveError on every rank. The ranks agree on signals once per step, by an allreduce of
-    a number. The previous content of `file` stays until the new one is whole. Only rank 0 writes and reads
+    run with a CollectiveError on every rank. The ranks agree on signals once per step, with an allreduce of
+    one integer. The previous content of `file` stays until the new one is whole. Only rank 0 writes and reads
     it. If writing fails, for example because the disk is full, rank 0 says so and the run goes on: it has
     lost nothing yet. A run whose weights are no longer finite keeps its last checkpoint.
 
@@ -138,14 +138,14 @@ class Saving:
         """
         comm, every = self._comm, self._checkpoints.every_steps
         mine = self._received.copy()
-        # Of objects, for which emulated links take no time: 1 for SIGUSR1, 2 for SIGTERM.
-        some = comm.allreduce(int(mine[0] + 2 * mine[1]), MPI.BOR)
+        # Lower case, because emulated links do not delay it. Bit 0 is SIGUSR1, and bit 1 SIGTERM.
+        received = comm.allreduce(int(mine[0] + 2 * mine[1]), MPI.BOR)
         self._received[0] -= mine[0]  # keep a signal that has come since
-        if not (some or (every and done % every == 0)):
+        if not (received or (every and done % every == 0)):
             return
         fault = self._write(rows, done)
-        if some & 2:
-            ended = [rank for rank, received in enumerate(comm.allgather(mine[1])) if received]
+        if received & 2:
+            ended = [rank for rank, has_sigterm in enumerate(comm.allgather(mine[1])) if has_sigterm]
             raise CollectiveError(
                 f"{ranks_phrase(ended, comm.size)} received SIGTERM, so the run ends {_reached(rows)}; "
                 f"{fault or f'resume it from {self._checkpoints.file}'}"
@@ -398,7 +398,7 @@ def check_description(about: Mapping[str, Any]) -> None:
             check_fields(Epoch, row)
             if {"epoch", "rank"} - row.keys() or row.keys() - {column.name for column in fields(Epoch)}:
                 raise ValueError(f"expected the record of an epoch, found {shortened(row)}")
-    # After a resume on another number of ranks, some ranks have no earlier epochs.
+    # The ranks may have different numbers of rows: after a resume with more ranks, new ranks begin later.
     last = [reached["rows"][-1] for reached in progress]
     if len({(row["epoch"], row.get("steps", 0)) for row in last}) > 1:
         raise ValueError("expected all ranks at one step of one epoch, found several")

@@ -325,7 +325,7 @@ class BucketQueue:
                     self._awake.clear()  # before going on, so that no later wake-up is lost
                     try:
                         busy = self._go_on()
-                    except BaseException as error:  # raised by `wait_for`; until then, no job goes on
+                    except BaseException as error:  # `wait_for` raises it; no job may go on until then
                         self._error = error
                         return
                     if busy:

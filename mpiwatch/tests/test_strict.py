@@ -86,7 +86,7 @@ CORRECT = {
         "assert request != MPI.REQUEST_NULL\nprint('all is well')\n",
         "all is well",
     ),
-    # A rank that probes, or tests a collective, in a loop receives what it has posted meanwhile.
+    # While a rank probes in a loop, or tests a collective, its posted receives must go on.
     "probes in a loop": (
         "if rank == 0:\n"
         "    comm.Send(np.zeros(1), 1, 0)\n"

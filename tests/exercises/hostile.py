@@ -49,7 +49,7 @@ class Attack(NamedTuple):
     cell: str = ""
     body: str = "pass"
     result: str = "0"
-    words: str = ""  # which must stand in the finding; with | between them, one of several
+    words: str = ""  # the finding must contain them; `a|b` means one of the two
     possible: str = ""  # without namespaces: which of the words above; empty if it is prevented there, too
     exercise: str = ALONE
 

@@ -10,6 +10,7 @@ must get. It needs nothing but `submit` of tests/exercises/corpus.py, so it judg
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import time
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from labkit.checks.exercise import Verdict
 from labkit.exercises import catalogue
+from labkit.nn.ops.im2col import columns_of
 from tests.exercises.corpus import submit
 
 # What no finding may hold, whatever the answer: a claim about a call that only helps, our own files in place
@@ -607,17 +609,7 @@ def conv_forward(x, w, b, stride, pad):
 
 # Notebook 02's bonus: another order in memory.
 
-COLUMNS_OF = """
-def columns_of(x, k, stride, pad):
-    x = np.pad(x.transpose(1, 2, 3, 0), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
-    c, h, w, n = x.shape
-    height, width = (h - k) // stride + 1, (w - k) // stride + 1
-    columns = np.empty((k, k, c, height, width, n), x.dtype)
-    for i in range(k):
-        for j in range(k):
-            columns[i, j] = x[:, i : i + stride * height : stride, j : j + stride * width : stride]
-    return columns.reshape(k * k * c, -1)
-"""
+COLUMNS_OF = f"\n\n{inspect.getsource(columns_of)}"
 right(
     "conv_forward",
     "it does not use im2col, where it uses columns_of, as the bonus asks",
@@ -649,7 +641,7 @@ def conv_backward(dy, x, w, stride, pad):
     + COLUMNS_OF,
 )
 
-# What a reader of the check's code expected to be judged wrongly.
+# Found by reading the code of the checks.
 
 LINEAR = """
 def linear_backward(dy, x, w):

@@ -112,10 +112,10 @@ def _padded(x: np.ndarray, pad: int, workspace: Workspace) -> np.ndarray:
 
 
 def columns_of(x: np.ndarray, k: int, stride: int, pad: int) -> np.ndarray:
-    """Return one column for each position of the kernel, the samples of a position next to one another.
+    """Return one column for each position of the kernel; the samples are the last axis in memory.
 
-    So an assignment copies runs of W'·N numbers, where an array that ends with the channels is filled in runs
-    of C numbers. Notebook 02 compares the two orders. Shapes: x (N, C, H, W); result (k·k·C, H'·W'·N).
+    An assignment then copies runs of W'·N numbers (stride 1). If the channels are last, the runs have C
+    numbers. Notebook 02 compares the two orders. Shapes: x (N, C, H, W); result (k·k·C, H'·W'·N).
     """
     x = np.pad(x.transpose(1, 2, 3, 0), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
     c, h, w, n = x.shape

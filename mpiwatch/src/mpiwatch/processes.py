@@ -6,8 +6,8 @@ It is run by path, too:
 
 is a supervisor: it runs a command until that or the process STARTER has ended, then ends everything that the
 command has started and removes what killed ranks leave behind. GRACE is how many seconds the command has
-after SIGTERM to clean up, and SUPERVISORS how many the supervisors below it have then; SIGKILL ends all that
-is left. FOLDER is removed if STARTER has ended, and so cannot do it.
+after SIGTERM to clean up. Supervisors that the command has started then have SUPERVISORS seconds, and SIGKILL
+ends everything that is left. FOLDER is removed if STARTER has ended, and so cannot do it.
 
 On Linux the kernel makes it reliable: orphans of the command become children of this process
 (PR_SET_CHILD_SUBREAPER), and the command gets a signal if this process itself is killed (PR_SET_PDEATHSIG).
@@ -496,8 +496,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def supervised(grace_s: float = GRACE_S, *, remove: str = "", supervisors_s: float = 0.0) -> list[str]:
     """Return the first words of a command line; the command that follows ends with this process.
 
-    After SIGTERM it has `grace_s` seconds to clean up, and then the supervisors that it has started have
-    `supervisors_s`. The folder `remove` is removed after it if this process has ended by then.
+    After SIGTERM, the command has `grace_s` seconds to clean up; then supervisors that it has started have
+    `supervisors_s` seconds. If this process has ended by then, the folder `remove` is removed.
     """
     options = ["--remove", remove] if remove else []
     return run_by_path(__file__, str(grace_s), str(supervisors_s), *options, str(os.getpid()))
@@ -561,7 +561,8 @@ def end_tree(
 ) -> None:
     """End the command and its descendants: SIGTERM for the command, SIGKILL for the rest after `grace_s`.
 
-    Before SIGKILL, the rest get SIGTERM and `supervisors_s`: supervisors among them may have files to remove.
+    The rest first get SIGTERM and `supervisors_s` seconds, because a supervisor among them may still have
+    files to remove.
     """
     guard = Guard("supervisor")
     known = known | (guard.do("own_descendants", own_descendants) or set())
@@ -685,7 +686,7 @@ def supervise(
     `death_signal`: the signal that the command gets if this process is killed. `left_files` returns the paths
     of the files and folders to remove in the end; it gets the command's pid, and whether a signal to this
     process has ended it. `stop_signals`: the signals that do so; the command gets the others.
-    `supervisors_s`: how long supervisors below this one have to remove what they look after.
+    `supervisors_s`: how long nested supervisors have to clean up, in seconds.
     """
     if LINUX:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -751,9 +752,15 @@ def main(arguments: list[str]) -> int:
     def left_files(pid: int, stopped: bool) -> list[str]:
         return [] if alive(starter) else folders  # a starter that lives shows what the log in a folder says
 
-    death_signal = end_signal(command[0])
-    waits_s = float(grace_s), float(supervisors_s)
-    return supervise(command, starter, waits_s[0], death_signal, left_files, supervisors_s=waits_s[1]) or 0
+    code = supervise(
+        command,
+        starter,
+        float(grace_s),
+        end_signal(command[0]),
+        left_files,
+        supervisors_s=float(supervisors_s),
+    )
+    return code or 0
 
 
 if __name__ == "__main__":

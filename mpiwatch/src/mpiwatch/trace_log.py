@@ -29,8 +29,8 @@ OBJECT = "O"  # in place of a dtype: the values are a text that shows an object
 class Kind(IntEnum):
     """What a row is about.
 
-    COMPLETE: a request was seen to be complete, in the call WAIT with the same number; in a test, it has a
-    number of its own. CANCELLED: the same for one that was cancelled. A SEND and a RECEIVE with the same
+    COMPLETE: a request was seen to be complete, in the call WAIT with the same number, or in a test, which
+    has no row. CANCELLED: the same for a request that was cancelled. A SEND and a RECEIVE with the same
     number are one call, such as Sendrecv. RAISED: the rank's program has ended with an error. PART: the rows
     below belong to the part of the recording that `operation` names; an empty name stands for the recording
     itself.
@@ -213,7 +213,7 @@ class LogWriter:
             raise
         finally:
             os.close(file)
-        self.adding = threading.Lock()  # of texts, by several threads
+        self.adding = threading.Lock()  # several threads may add texts
         self.texts: dict[str, int] = {"": 0}
         self.text_end = self.text_offset
         self.numbers = count()

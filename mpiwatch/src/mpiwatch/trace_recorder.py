@@ -195,7 +195,7 @@ class RecordedComm:
             raise
         if sent is not None:
             _keep(active, sent, request, Kind.START_SEND, self, dest, send_tag, send_buffer)
-        if received is not None:  # in place of the send's: a request is one
+        if received is not None:  # there is one request: what is kept of the receive replaces the send's
             _keep(active, received, request, Kind.START_RECEIVE, self, source, tag, buffer)
         return request
 
@@ -228,11 +228,11 @@ class RecordedComm:
             peer = given["source"] if "source" in given else given["dest"]
             tag, buffer = given["tag"], given["buf"]
         made = getattr(request, "made", None)
-        # PROC_NULL may be -1.
+        # A collective has the peer -1, which is MPICH's PROC_NULL.
         if made is not None and (kind is Kind.START_COLLECTIVE or peer != PROC_NULL):
+            comm: Any = self
             root = given.get("root", -1)
-            about: Any = made, 0, kind, self, peer, tag, buffer, sent, root
-            active.templates[id(made)] = Request(*about)
+            active.templates[id(made)] = Request(made, 0, kind, comm, peer, tag, buffer, sent, root)
         return request
 
 
@@ -551,7 +551,7 @@ def _record_wait_of_algorithm(
         peer = next(iter((*pending.receives, *pending.sends)), -1)
         line = active.line(_getframe(2))
         noted = active.begin(Kind.WAIT, "Wait", pending.comm, peer, -1, None, line, sends=False)
-    else:  # nothing is recorded, or a wait of the program around this one is
+    else:  # nothing is recorded, or the program's own wait around this one is
         wait()
         return
     try:
@@ -565,9 +565,9 @@ def _record_wait_of_algorithm(
 def _completed_by(name: str, result: Any, how_many: int) -> list[tuple[int, Any]]:
     """Return which of so many requests a wait or a test has completed, and the objects received.
 
-    mpi4py's results are: of Waitany the index, of Waitsome the indices or None, of Waitall nothing that
-    matters. With small letters, the object or the objects follow. Those of Testany, testany, Testall and
-    testall have whether it has completed before the object, or at the beginning.
+    mpi4py returns: Waitany the index, Waitsome the indices or None, Waitall True; waitany and waitsome also
+    the received objects, waitall these alone. Testany and testany insert a flag after the index, and Testall
+    and testall begin with it.
     """
     is_test = name.lower().startswith("test")
     if name.endswith("any"):

@@ -19,7 +19,7 @@ from mpiwatch.places import text_of as text_of_error
 from mpiwatch.trace_log import OBJECT, ROW, VALUES_BYTES, Kind, LogWriter
 from mpiwatch.waiting import HangError, world_ranks
 
-# NumPy's letters of dtypes -> those of Python's `struct` in standard sizes.
+# NumPy's character for a dtype -> the character of Python's `struct` for the same type, in its standard size.
 LETTERS = {letter: letter.encode() for letter in "?bBhHiIqQefd"}
 LETTERS |= {
     "l": b"q" if np.dtype("l").itemsize == 8 else b"i",
@@ -29,8 +29,8 @@ NO_VALUES = b"\0", 0, b""
 NOWHERE = 0, 0, 0
 Get_address = MPI.Get_address
 MOST_FRAMES = 100  # between a call and the program's first line
-# A step of recording takes a few µs. A longer one was interrupted: the system ran another process meanwhile.
-# (The processor time of the thread would not count that, but to ask for it takes longer than the step.)
+# Recording a call takes a few µs. If it takes longer, the system was running another process meanwhile. The
+# thread's processor time would exclude that, but reading it takes longer than recording the call.
 MOST_OWN_S = 1e-4
 ERROR_CHARACTERS = 100
 
@@ -43,9 +43,9 @@ Shown = tuple[bytes, int, bytes]  # of a buffer: the letter of its dtype, how ma
 class Request(NamedTuple):
     """A request that has not been seen to be complete.
 
-    `made`: the tuple that the request carries (see `PolledRequest`); it is kept so that no other object gets
-    its identity, by which requests are found. `buffer`: what is sent or received into; `sent` and `root`: of
-    a persistent collective.
+    `made`: the tuple that the request carries (see `PolledRequest`). Requests are looked up by its `id`, so a
+    reference is kept. `buffer`: the buffer that is sent or received into. `sent` and `root`: the send buffer
+    and the root of a persistent collective.
     """
 
     made: Any
@@ -130,7 +130,7 @@ class Recorder:
     ) -> None:
         """Write a row for a request that the call with this number, if it is not 0, has seen complete.
 
-        `message`: the rank of the world that it was sent by or to, its tag and its bytes.
+        `message`: the other rank (of the world), the tag and the number of bytes.
         """
         now_s = monotonic()
         log = self.log

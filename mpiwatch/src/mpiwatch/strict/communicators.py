@@ -125,7 +125,7 @@ class StrictComm(WatchedComm):
             if header is not None and status is not None:
                 status.source, status.tag = header.source, header.tag
                 status.Set_elements(MPI.BYTE, header.signature.nbytes)
-            if header is None:  # a loop of probes waits, as for the end of a receive
+            if header is None:  # the program may be probing in a loop: let its receives go on
                 exchanges.progress()
             if name.lower() == "iprobe":
                 return header is not None

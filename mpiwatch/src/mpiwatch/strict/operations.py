@@ -285,7 +285,7 @@ def go_on(call: Operation) -> None:
 
 
 def _has_ended(operation: Operation) -> bool:
-    """Return whether a call is complete, or does not fit its message, which nobody waits for any more."""
+    """Return whether a call is complete; report it, and return True, if it does not fit its message."""
     try:
         return operation.advance()
     except StrictError as error:

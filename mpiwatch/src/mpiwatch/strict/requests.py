@@ -35,7 +35,7 @@ class StrictRequest(PolledRequest):
     def __del__(self) -> None:
         if getattr(self, "is_own", False):  # not if making it has failed
             noted = _requests.pop(id(self), None)
-            if noted is not None and self:  # it was not reported when its function ended, and is not complete
+            if noted is not None and self:  # neither reported at the end of its function nor complete
                 _dropped.append(self.copy())
         super().__del__()
 
@@ -59,7 +59,7 @@ class StrictRequest(PolledRequest):
 
     @property
     def is_active(self) -> bool:
-        """Whether a wait for any of several requests can complete it."""
+        """Whether a wait can complete it."""
         return bool(self)
 
     def __eq__(self, other: object) -> bool:
@@ -162,7 +162,7 @@ class StrictRequest(PolledRequest):
 
 
 def _active(requests: Sequence[MPI.Request]) -> list[int]:
-    """Return which of these requests a wait for any can complete: persistent ones only once started."""
+    """Return the indices of the requests that a wait can complete; a persistent request must be started."""
     return [index for index, request in enumerate(requests) if getattr(request, "is_active", request)]
 
 
@@ -215,7 +215,7 @@ class StrictPrequest(StrictRequest, RawPrequest):
 
     @property
     def is_active(self) -> bool:
-        """Whether a wait for any of several requests can complete it: only once it is started."""
+        """Whether a wait can complete it: it has been started, and is not complete."""
         return self.call is not None or self.is_started
 
     def copy(self) -> StrictRequest:
