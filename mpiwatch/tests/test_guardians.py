@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -128,7 +127,8 @@ def test_a_supervisor_ends_its_job_while_one_of_its_steps_fails(tmp_path: Path, 
     def ended(step: str) -> tuple[str, int, str]:
         pid_file = tmp_path / f"pid-{step}"
         command = [sys.executable, str(program), str(pid_file), RECORDER]
-        words = [sys.executable, "-c", SUPERVISOR, step, kind, "0.5", str(os.getpid()), *command]
+        arguments = processes.supervised(0.5)[-3:]  # GRACE SUPERVISORS STARTER
+        words = [sys.executable, "-c", SUPERVISOR, step, kind, *arguments, *command]
         done = subprocess.run(words, timeout=LIMIT_S, check=False, capture_output=True, text=True)
         return pid_file.read_text(), done.returncode, done.stderr
 
